@@ -1,0 +1,1 @@
+"""Launchers: each module here is one launcher; none loads torch."""
