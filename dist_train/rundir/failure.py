@@ -1,0 +1,66 @@
+"""failure.json: the guilty rank, its cause and its victims; agent 0 writes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from dist_train.rundir.directory import RunDir
+from dist_train.rundir.records import read_json, write_json_atomic
+
+FailureClass = Literal[
+    "signal", "exception", "exit", "early_exit", "hang", "node_lost", "victim", "rendezvous", "dist_train"
+]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one rank (or node) died of, as its own agent saw it."""
+
+    source: Literal["rank", "dist-train"]
+    cls: FailureClass
+    rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    exit_code: int = 1
+    signal: int | None = None
+    exception: str | None = None
+    message: str = ""
+    file: str | None = None
+    line: int | None = None
+    traceback: str | None = None
+    log: str | None = None
+    log_tail: tuple[str, ...] = ()
+    victims: tuple[int, ...] = ()
+    restarted: bool = False
+    next: tuple[str, ...] = ()
+    attempt: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON: the field `cls` is called `class` outside Python."""
+        record = asdict(self)
+        record["class"] = record.pop("cls")
+        record.pop("extra")
+        return record
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Failure:
+        """The inverse of `to_record`; unknown keys of later versions are left out."""
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        for name in ("log_tail", "victims", "next"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(cls=record["class"], **known)
+
+
+def write_failure(run: RunDir, failure: Failure) -> None:
+    """Write failure.json atomically."""
+    write_json_atomic(run.failure, failure.to_record())
+
+
+def read_failure(run: RunDir) -> Failure | None:
+    """The failure, or None while there is none."""
+    record = read_json(run.failure)
+    return None if record is None else Failure.from_record(record)

@@ -1,0 +1,49 @@
+"""metrics.jsonl and the hash over it that does not depend on how often a step was run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dist_train.rundir.records import SCHEMA_VERSION, append_line, now_rfc3339, read_lines
+
+HASHED_FIELDS = ("step", "epoch", "samples", "loss", "lr", "metrics")
+
+
+def append_metric(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one record {kind: train|eval, step, …}."""
+    append_line(path, {"schema_version": SCHEMA_VERSION, "time": now_rfc3339(), **record})
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The last record of each (kind, step), in order of step: a replayed step replaces the first run."""
+    last: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in read_lines(path):
+        last[(str(record.get("kind")), int(record.get("step", -1)))] = record
+    return [last[key] for key in sorted(last, key=lambda key: (key[1], key[0]))]
+
+
+def metrics_hash(path: Path) -> str:
+    """XXH3-128 over the last record per (kind, step), floats as hex (exact to the bit)."""
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    for record in read_metrics(path):
+        kept = {name: _exact(record[name]) for name in HASHED_FIELDS if name in record}
+        digest.update(f"{record.get('kind')}\0{_canonical(kept)}\n".encode())
+    return digest.hexdigest()
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(name): _exact(item) for name, item in value.items()}
+    return value
+
+
+def _canonical(record: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(record, sort_keys=True, separators=(",", ":"))

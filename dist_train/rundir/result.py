@@ -1,0 +1,44 @@
+"""result.json: how the run ended well; rank 0 writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dist_train.rundir.directory import RunDir
+from dist_train.rundir.records import read_json, write_json_atomic
+
+
+@dataclass(frozen=True)
+class Result:
+    """The figures of a finished run; hashes are XXH3-128 in hex."""
+
+    run_id: str
+    status: str
+    exit_code: int
+    steps: int
+    epochs: int
+    samples: int
+    world_size: int
+    attempts: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    weights_hash: str = ""
+    state_hash: str = ""
+    metrics_hash: str = ""
+    wall_s: float = 0.0
+    samples_per_s: float = 0.0
+
+
+def write_result(run: RunDir, result: Result) -> None:
+    """Write result.json atomically."""
+    write_json_atomic(run.result, asdict(result))
+
+
+def read_result(run: RunDir) -> Result | None:
+    """The result, or None while there is none."""
+    record = read_json(run.result)
+    if record is None:
+        return None
+    known: dict[str, Any] = {name: record[name] for name in Result.__dataclass_fields__ if name in record}
+    return Result(**known)
