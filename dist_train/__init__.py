@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that owns it (CONTRACT section 5, frozen by a test).
 _PUBLIC = {
-    "init": "dist_train.distributed.run",
+    "init": "dist_train.resilience.session",
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
@@ -26,7 +26,7 @@ _ROOMS = frozenset(
 if TYPE_CHECKING:
     from dist_train.data.exact import loader as loader
     from dist_train.distributed.run import Run as Run
-    from dist_train.distributed.run import init as init
+    from dist_train.resilience.session import init as init
     from dist_train.strategies.prepare import prepare as prepare
     from dist_train.strategies.unwrap import unwrap as unwrap
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dist_train.rundir.directory import RunDir
@@ -37,13 +37,12 @@ class Failure:
     restarted: bool = False
     next: tuple[str, ...] = ()
     attempt: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As JSON: the field `cls` is called `class` outside Python."""
         record = asdict(self)
         record["class"] = record.pop("cls")
-        record.pop("extra")
         return record
 
     @classmethod

@@ -1,0 +1,17 @@
+"""How long anything may take before it counts as lost, in seconds (CONTRACT 3); tests import these."""
+
+from __future__ import annotations
+
+PROCESS_DEATH_S = 15.0  # a worker or an agent died: everybody has left or restarts
+HOST_DEATH_S = 60.0  # a host died or a cable was cut
+HEARTBEAT_S = 5.0
+HEARTBEAT_LOST_S = 30.0
+STORE_CALL_S = 30.0
+TERM_TO_KILL_S = 30.0
+OUTLIVED_S = 30.0  # a rank that idles on after its peers have finished
+JOIN_S = 900.0
+ROLL_CALL_S = 15.0  # missing nodes are named this often
+REPORTS_S = 2.0  # how long node 0 waits for other nodes' reports after the first failure
+STACK_DUMP_S = 2.0  # a failed group's ranks print their stacks, then they are killed
+CONNECT_S = 5.0  # one try to reach node 0, hello included
+MONITOR_S = 0.05

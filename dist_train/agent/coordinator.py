@@ -1,0 +1,289 @@
+"""Node 0's view of the attempt: a state machine without sockets, threads or clocks of its own.
+
+    joining -> running -> settling -> joining (the next attempt) | over
+
+Each call returns what to send; the server (server.py) does the sending.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from dist_train.agent import bounds
+from dist_train.agent.blame import choose
+from dist_train.agent.messages import (
+    Bye,
+    Join,
+    Message,
+    NodeDone,
+    NodeFailed,
+    NodeStopped,
+    RankExited,
+    Start,
+    StopAsked,
+    StopWorkers,
+    Verdict,
+    Waiting,
+)
+from dist_train.agent.policy import Decision
+from dist_train.errors import ExitCode
+from dist_train.rundir.failure import Failure
+
+Send = tuple[int, Message]
+_ENDED_BY_TERM = 128 + signal.SIGTERM
+
+
+class Recorder(Protocol):
+    """What node 0 writes into the run directory."""
+
+    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
+        """Take the attempt's number; raises ConfigError where the code has changed."""
+
+    def first_failure(self, failure: Failure) -> None:
+        """The first report of an attempt has come in."""
+
+    def decide(self, failure: Failure, stopping: bool) -> Decision:
+        """Apply the restart rule to the run's history."""
+
+    def ended(self, verdict: Verdict, failure: Failure | None) -> None:
+        """Write the verdict, the failure and the events."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Bounds in seconds; tests make them short."""
+
+    join_s: float = bounds.JOIN_S
+    roll_call_s: float = bounds.ROLL_CALL_S
+    reports_s: float = bounds.REPORTS_S
+    leave_s: float = bounds.PROCESS_DEATH_S
+
+
+class Coordinator:
+    """Decides when an attempt starts and how it ended."""
+
+    def __init__(
+        self,
+        nodes: int,
+        nonce: str,
+        recorder: Recorder,
+        open_store: Callable[[], tuple[str, int]],
+        clock: Callable[[], float],
+        timing: Timing | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self._nonce = nonce
+        self._recorder = recorder
+        self._open_store = open_store
+        self._clock = clock
+        self._timing = timing or Timing()
+        self._started_at = clock()
+        self._next_roll_call = self._started_at + self._timing.roll_call_s
+        self.phase: Literal["joining", "running", "settling", "over"] = "joining"
+        self.stopping: str | None = None
+        self._joins: dict[int, Join] = {}
+        self._done: dict[int, dict[str, int]] = {}
+        self._exited: dict[int, int] = {}
+        self._exited_before_failure: dict[int, int] = {}
+        self._failures: list[Failure] = []
+        self._stopped: set[int] = set()
+        self._lost: set[int] = set()
+        self._settle_at = 0.0
+        self._gone: set[int] = set()
+        self._over_at = 0.0
+        self.verdict: Verdict | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether node 0's agent may leave: everybody has read the verdict, or had time enough."""
+        if self.phase != "over":
+            return False
+        everybody = self._gone | self._lost | {0} >= set(range(self.nodes))
+        return everybody or self._clock() > self._over_at + self._timing.leave_s
+
+    def receive(self, node: int, message: Message) -> list[Send]:
+        """Take a message from a node."""
+        match message:
+            case Join():
+                return self._on_join(message)
+            case RankExited():
+                self._exited[message.rank] = node
+                return []
+            case NodeFailed() | NodeStopped():
+                if isinstance(message, NodeStopped):
+                    self._stopped.add(node)
+                return self._on_failures(message.failures)
+            case NodeDone():
+                self._done[node] = message.codes
+                return self._on_done()
+            case StopAsked():
+                return self._on_stop(message)
+            case Bye():
+                self._gone.add(node)
+                return []
+            case _:
+                return []
+
+    def lost(self, node: int, why: str) -> list[Send]:
+        """A node's agent is gone: its connection closed, or it was silent for too long."""
+        if node in self._gone or node in self._lost:
+            return []
+        self._lost.add(node)
+        if self.phase == "over":
+            return []
+        host = self._joins[node].host if node in self._joins else "unknown host"
+        failure = Failure(
+            source="dist-train",
+            cls="node_lost",
+            node_rank=node,
+            host=host,
+            exit_code=ExitCode.ATTEMPT_LOST,
+            message=f"node {node} ({host}) is gone: {why}",
+        )
+        if node in self._done and self.phase == "running":
+            return []  # it had finished its work; only its goodbye is missing
+        return self._on_failures([failure.to_record()])
+
+    def tick(self) -> list[Send]:
+        """Let time pass."""
+        now = self._clock()
+        if self.phase == "joining" and now >= self._next_roll_call:
+            return self._roll_call(now)
+        if self.phase == "settling" and (now >= self._settle_at or self._everybody_stopped()):
+            return self._settle()
+        return []
+
+    def _on_join(self, join: Join) -> list[Send]:
+        if self.verdict is not None and self.phase == "over":
+            return [(join.node, self.verdict)]
+        self._joins[join.node] = join
+        if len(self._joins) < self.nodes or self.phase != "joining":
+            return []
+        return self._refuse_unequal() or self._begin()
+
+    def _refuse_unequal(self) -> list[Send]:
+        strangers = [j for j in self._joins.values() if j.nonce != self._nonce]
+        if strangers:
+            names = ", ".join(f"node {j.node} ({j.host})" for j in strangers)
+            return self._refuse(f"the run directory is not shared by {names}")
+        reference = self._joins[0].fingerprint
+        for join in self._joins.values():
+            different = [key for key, value in join.fingerprint.items() if reference.get(key) != value]
+            if different:
+                told = ", ".join(
+                    f"{k}: {join.fingerprint[k]} there, {reference.get(k)} on node 0" for k in different
+                )
+                return self._refuse(f"node {join.node} ({join.host}) differs from node 0: {told}")
+        return []
+
+    def fault(self, why: str, code: ExitCode) -> list[Send]:
+        """Node 0 cannot go on: end the run on all nodes, without writing (writing may be what failed)."""
+        failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
+        self.verdict = Verdict("exit", code, why, failure.to_record())
+        self.phase = "over"
+        self._over_at = self._clock()
+        return self._to_all(self.verdict)
+
+    def _refuse(self, why: str, code: ExitCode = ExitCode.CONFIG) -> list[Send]:
+        failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
+        return self._end(Verdict("exit", code, why, failure.to_record()), failure)
+
+    def _complete(self, failure: Failure) -> Failure:
+        """What only node 0 knows of an early exit: the host."""
+        if failure.cls != "early_exit" or failure.node_rank is None:
+            return failure
+        join = self._joins.get(failure.node_rank)
+        procs = join.procs if join else 1
+        local_rank = None if failure.rank is None else failure.rank % procs
+        return replace(failure, host=join.host if join else "", local_rank=local_rank)
+
+    def _begin(self) -> list[Send]:
+        hosts = [self._joins[node].host for node in range(self.nodes)]
+        attempt = self._recorder.begin_attempt(hosts, self._joins[0].fingerprint)
+        address, port = self._open_store()
+        self.phase = "running"
+        for box in (self._done, self._exited, self._exited_before_failure):
+            box.clear()
+        self._failures.clear()
+        self._stopped.clear()
+        self._joins = dict(self._joins)
+        return self._to_all(Start(attempt, address, port, hosts))
+
+    def _on_failures(self, records: list[dict[str, object]]) -> list[Send]:
+        new = [Failure.from_record(dict(record)) for record in records]
+        known = {(f.rank, f.node_rank, f.cls) for f in self._failures}
+        new = [f for f in new if (f.rank, f.node_rank, f.cls) not in known]
+        if self.phase == "over" or (self.phase == "joining" and not new):
+            return []
+        first = bool(new) and not self._failures
+        self._failures += new
+        if not first:
+            return self._settle() if self.phase == "settling" and self._everybody_stopped() else []
+        self._exited_before_failure = dict(self._exited)
+        self._recorder.first_failure(new[0])
+        self.phase = "settling"
+        self._settle_at = self._clock() + self._timing.reports_s
+        return self._to_all(StopWorkers(new[0].message or new[0].cls))
+
+    def _everybody_stopped(self) -> bool:
+        return self._stopped | self._lost >= set(range(self.nodes))
+
+    def _settle(self) -> list[Send]:
+        early = {} if self.stopping else self._exited_before_failure
+        failure = self._complete(choose(self._failures, early))
+        decision = self._recorder.decide(failure, self.stopping is not None)
+        action: Literal["restart", "exit"] = "restart" if decision.restart else "exit"
+        verdict = Verdict(action, decision.exit_code, decision.why, failure.to_record())
+        if not decision.restart:
+            return self._end(verdict, failure)
+        self._recorder.ended(verdict, failure)
+        self.phase = "joining"
+        self._joins = {}
+        self._started_at = self._clock()
+        self._next_roll_call = self._started_at + self._timing.roll_call_s
+        return self._to_all(verdict)
+
+    def _on_done(self) -> list[Send]:
+        if self.phase != "running" or len(self._done) < self.nodes:
+            return []
+        codes = {code for node in self._done.values() for code in node.values()}
+        if _ENDED_BY_TERM in codes:
+            why = "stopped; the script does not take part in saving (see run.should_stop)"
+            return self._end(Verdict("exit", _ENDED_BY_TERM, why), None)
+        if ExitCode.PREEMPTED in codes:
+            cancelled = self.stopping == "cancel"
+            code = ExitCode.CANCELLED if cancelled else ExitCode.PREEMPTED
+            return self._end(Verdict("exit", code, "cancelled" if cancelled else "saved and stopped"), None)
+        return self._end(Verdict("exit", ExitCode.OK, "done"), None)
+
+    def _on_stop(self, asked: StopAsked) -> list[Send]:
+        if self.stopping is not None:
+            return []
+        self.stopping = asked.reason
+        if self.phase == "joining":
+            code = ExitCode.CANCELLED if asked.reason == "cancel" else ExitCode.PREEMPTED
+            return self._end(Verdict("exit", code, "stopped before it began"), None)
+        return self._to_all(asked)
+
+    def _roll_call(self, now: float) -> list[Send]:
+        self._next_roll_call = now + self._timing.roll_call_s
+        missing = [node for node in range(self.nodes) if node not in self._joins]
+        waited = now - self._started_at
+        if waited >= self._timing.join_s:
+            names = ", ".join(f"node {node}" for node in missing)
+            return self._refuse(f"{names} never came in {waited:.0f} s", ExitCode.UNAVAILABLE)
+        present = {str(node): join.host for node, join in self._joins.items()}
+        return self._to_all(Waiting(missing, present, waited))
+
+    def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
+        self._recorder.ended(verdict, failure)
+        self.verdict = verdict
+        self.phase = "over"
+        self._over_at = self._clock()
+        return self._to_all(verdict)
+
+    def _to_all(self, message: Message) -> list[Send]:
+        return [(node, message) for node in range(self.nodes) if node not in self._lost]

@@ -1,0 +1,122 @@
+"""The one-line hello: tells a dist-train agent of this run from a stranger before anything else.
+
+A TCPStore client that faces a listener which never answers hangs for ever and ignores its
+time-out, so nothing of torch connects before this has succeeded. Both sides prove that they know
+the run key, so that an old agent or another user's job is refused by name, not by silence.
+
+    node 0 -> peer:  dist-train 1 <run_id> <challenge>
+    peer -> node 0:  {"node": 1, "version": "0.1.0", "challenge": "…", "mac": "…"}
+    node 0 -> peer:  {"ok": true, "mac": "…"}   or   {"ok": false, "why": "…"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from dataclasses import dataclass
+
+from dist_train import __version__
+from dist_train.agent import bounds
+from dist_train.errors import ConfigError, RendezvousError
+
+_PROTOCOL = "1"
+_LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The run that this agent belongs to."""
+
+    run_id: str
+    key: bytes
+
+    def mac(self, *parts: object) -> str:
+        """Proof of knowing the run key, over these words."""
+        words = "|".join(str(part) for part in (self.run_id, *parts))
+        return hmac.new(self.key, words.encode(), hashlib.sha256).hexdigest()
+
+
+class Silent(Exception):
+    """The listener took the connection and said nothing (yet)."""
+
+
+class LineReader:
+    """Reads lines from a socket; keeps what came after the last newline."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._rest = b""
+
+    def line(self) -> bytes | None:
+        """The next line without its newline; None at the end; raises TimeoutError."""
+        while b"\n" not in self._rest:
+            chunk = self._connection.recv(65536)
+            if not chunk or len(self._rest) > _LONGEST_LINE:
+                return None
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def answer(
+    connection: socket.socket, reader: LineReader, me: Identity, nodes: int, taken: set[int]
+) -> int | None:
+    """Node 0's side: the peer's node rank, or None when it was refused."""
+    challenge = secrets.token_hex(16)
+    connection.sendall(f"dist-train {_PROTOCOL} {me.run_id} {challenge}\n".encode())
+    said = reader.line()
+    try:
+        hello = json.loads(said or b"")
+        node = int(hello["node"])
+        version, mac, theirs = str(hello["version"]), str(hello["mac"]), str(hello["challenge"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    why = None
+    if not hmac.compare_digest(mac, me.mac(challenge, node)):
+        why = "it does not know this run's key: its run directory is another one"
+    elif version != __version__:
+        why = f"it runs dist-train {version}, node 0 runs {__version__}"
+    elif not 0 <= node < nodes:
+        why = f"its node rank {node} does not fit {nodes} nodes"
+    elif node in taken:
+        why = f"node rank {node} is given twice"
+    reply = {"ok": False, "why": why} if why else {"ok": True, "mac": me.mac(theirs, "node 0")}
+    connection.sendall(json.dumps(reply).encode() + b"\n")
+    return None if why else node
+
+
+def introduce(connection: socket.socket, reader: LineReader, me: Identity, node: int, where: str) -> None:
+    """A peer's side. Raises Silent, RendezvousError (a stranger) or ConfigError (refused, with why)."""
+    try:
+        greeting = reader.line()
+    except TimeoutError:
+        raise Silent(f"{where} accepts connections but says nothing") from None
+    words = (greeting or b"").decode(errors="replace").split()
+    if len(words) != 4 or words[0] != "dist-train":
+        raise RendezvousError(
+            f"{where} is not an agent of dist-train: it said {greeting!r}",
+            cause="another program listens on this port",
+            mend="give the run another port, or end that program",
+        )
+    if words[1] != _PROTOCOL or words[2] != me.run_id:
+        raise ConfigError(
+            f"{where} belongs to another run: {words[2]}, not {me.run_id}",
+            mend="end the other run (`dist-train cancel`), or give this one another port",
+        )
+    mine = secrets.token_hex(16)
+    hello = {"node": node, "version": __version__, "challenge": mine, "mac": me.mac(words[3], node)}
+    connection.sendall(json.dumps(hello).encode() + b"\n")
+    try:
+        reply = json.loads(reader.line() or b"{}")
+    except ValueError:
+        reply = {}
+    if not reply.get("ok"):
+        raise ConfigError(
+            f"node 0 at {where} refused node {node}: {reply.get('why', 'it closed the connection')}"
+        )
+    if not hmac.compare_digest(str(reply.get("mac", "")), me.mac(mine, "node 0")):
+        raise RendezvousError(f"{where} says that it is node 0 of this run, but does not know the run's key")
+    connection.settimeout(bounds.HEARTBEAT_LOST_S)

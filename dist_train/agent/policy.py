@@ -1,0 +1,68 @@
+"""Whether to start again: the restart rule, counted over the whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dist_train.agent.blame import is_crash
+from dist_train.errors import ExitCode
+from dist_train.rundir.failure import Failure
+
+# This many attempts in a row without a newer committed step: restarting does not help.
+NO_PROGRESS_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of the run's past when an attempt has failed.
+
+    `committed` holds, for each failed attempt so far (this one included), the newest committed
+    step at its end; None where the run keeps no checkpoints.
+    """
+
+    restarts: int
+    committed: tuple[int | None, ...]
+    keeps_checkpoints: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Start again, or end with this code."""
+
+    restart: bool
+    exit_code: int
+    why: str
+
+
+def decide(
+    failure: Failure, history: History, max_restarts: int, restart_on: Literal["crash", "any"], stopping: bool
+) -> Decision:
+    """The restart rule. A lost node ends the attempt on all nodes (79): its launcher starts it again."""
+    code = failure.exit_code
+    if stopping:
+        return Decision(False, code, "failed while it was being stopped")
+    if not (is_crash(failure) or restart_on == "any"):
+        return Decision(False, code, "an error of the program is not restarted (--restart-on any insists)")
+    if max_restarts == 0:
+        return _give_up(failure, "restarts are off (--max-restarts 0)")
+    if history.restarts >= max_restarts:
+        return _give_up(failure, f"all {max_restarts} restarts are used up")
+    if history.keeps_checkpoints and _stuck(history.committed):
+        return Decision(
+            False,
+            ExitCode.NO_PROGRESS,
+            f"no newer committed step in {NO_PROGRESS_ATTEMPTS} attempts (still {history.committed[-1]})",
+        )
+    if failure.cls == "node_lost":
+        return Decision(False, ExitCode.ATTEMPT_LOST, "a node was lost")
+    return Decision(True, code, f"restart {history.restarts + 1} of {max_restarts}")
+
+
+def _give_up(failure: Failure, why: str) -> Decision:
+    return Decision(False, failure.exit_code, why)
+
+
+def _stuck(committed: tuple[int | None, ...]) -> bool:
+    last = committed[-NO_PROGRESS_ATTEMPTS:]
+    return len(last) == NO_PROGRESS_ATTEMPTS and len(set(last)) == 1

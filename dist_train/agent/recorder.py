@@ -1,0 +1,201 @@
+"""Agent 0's records: attempts, events, the failure, the verdict, the lease."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import replace
+
+from dist_train.agent import bounds
+from dist_train.agent.messages import Verdict
+from dist_train.agent.policy import Decision, History, decide
+from dist_train.agent.settings import Settings
+from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
+from dist_train.jobs.owner import owner_lives
+from dist_train.rundir.events import append_event, read_events
+from dist_train.rundir.failure import Failure, write_failure
+from dist_train.rundir.progress import committed_steps, newest_step
+from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_atomic
+
+logger = logging.getLogger(__name__)
+_POLL_S = 0.25
+
+
+class RunRecorder:
+    """Writes the run directory's records of which agent 0 is the one writer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._run = settings.run
+        self._attempt = 0
+        self._stop = threading.Event()
+        self._seen = set(committed_steps(self._run))
+        self._poller = threading.Thread(target=self._poll, name="agent-records", daemon=True)
+
+    def start(self) -> None:
+        """Take the lease and begin to watch for committed checkpoints; raises ConfigError if it is held."""
+        self._refuse_living_owner()
+        self._beat()
+        self._poller.start()
+
+    def close(self) -> None:
+        """Stop watching and give the lease back."""
+        self._stop.set()
+        self._poller.join(timeout=2.0)
+        self._run.lease.unlink(missing_ok=True)
+
+    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
+        """Take the attempt's number; refuses changed code, and restarts that are used up."""
+        self._account_for_lost_attempt()
+        self._attempt = self._run.begin_attempt()
+        folder = self._run.attempts / str(self._attempt)
+        self._refuse_changed_code(fingerprint)
+        write_json_atomic(folder / "fingerprint.json", fingerprint)
+        self._run.attempt_logs(self._attempt).mkdir(mode=0o700, exist_ok=True)
+        append_event(
+            self._run,
+            "attempt_started",
+            self._attempt,
+            hosts=hosts,
+            job=self._settings.job,
+            resume_step=newest_step(self._run),
+        )
+        return self._attempt
+
+    def first_failure(self, failure: Failure) -> None:
+        """Note the first report; the verdict may still name another rank."""
+        append_event(
+            self._run,
+            "first_failure",
+            self._attempt,
+            rank=failure.rank,
+            node_rank=failure.node_rank,
+            failure_class=failure.cls,
+            exit_code=failure.exit_code,
+            step=failure.step,
+            message=failure.message,
+        )
+
+    def decide(self, failure: Failure, stopping: bool) -> Decision:
+        """Apply the restart rule to what the events tell of this run."""
+        settings = self._settings
+        return decide(failure, self._history(), settings.max_restarts, settings.restart_on, stopping)
+
+    def ended(self, verdict: Verdict, failure: Failure | None) -> None:
+        """Write failure.json, the event and, at the end, the verdict file."""
+        if failure is not None:
+            restarted = verdict.action == "restart" or verdict.exit_code == ExitCode.ATTEMPT_LOST
+            self._write_failure(replace(failure, restarted=restarted, attempt=self._attempt))
+        if verdict.action == "restart":
+            self._note_restart(verdict.why, failure)
+            return
+        if verdict.exit_code == ExitCode.PREEMPTED:
+            append_event(self._run, "preempted", self._attempt, step=newest_step(self._run))
+        elif verdict.exit_code != ExitCode.ATTEMPT_LOST:
+            append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
+        write_bytes_atomic(
+            self._run.control / f"verdict-{self._settings.job}", f"{verdict.exit_code}\n".encode()
+        )
+
+    def _write_failure(self, failure: Failure) -> None:
+        where = self._run.path
+        hints = [f"dist-train resume {where}"]
+        if failure.rank is not None:
+            hints.insert(0, f"dist-train logs {where} --rank {failure.rank}")
+        write_failure(self._run, replace(failure, next=tuple(hints)))
+
+    def _note_restart(self, why: str, failure: Failure | None) -> None:
+        append_event(
+            self._run,
+            "restarted",
+            self._attempt,
+            why=why,
+            committed=newest_step(self._run),
+            rank=failure.rank if failure else None,
+        )
+
+    def _restarts(self) -> list[int | None]:
+        """Committed step at each restart since the last submission (a resume begins a new count)."""
+        found: list[int | None] = []
+        for event in read_events(self._run):
+            if event["kind"] in ("submitted", "preempted"):
+                found = [] if event["kind"] == "submitted" else found
+            elif event["kind"] == "restarted":
+                found.append(event.get("committed"))
+        return found
+
+    def _history(self) -> History:
+        past = self._restarts()
+        keeps = self._settings.kind == "config" or bool(committed_steps(self._run))
+        return History(len(past), (*past, newest_step(self._run)), keeps)
+
+    def _account_for_lost_attempt(self) -> None:
+        """The last attempt has no end: its agent 0 was lost, and this start is a restart of it."""
+        last = None
+        for event in read_events(self._run):
+            last = event
+        if last is None or last["kind"] in ("submitted", "preempted", "finished", "restarted"):
+            return
+        lost = Failure(source="dist-train", cls="node_lost", exit_code=ExitCode.UNAVAILABLE)
+        decision = self.decide(lost, stopping=False)
+        if decision.exit_code == ExitCode.NO_PROGRESS:
+            raise NoProgressError(decision.why)
+        if decision.exit_code != ExitCode.ATTEMPT_LOST:
+            raise UnavailableError(f"a node or its agent was lost again: {decision.why}")
+        self._attempt = int(last.get("attempt") or 0)
+        self._note_restart("a node or its agent was lost", None)
+
+    def _refuse_changed_code(self, fingerprint: dict[str, str]) -> None:
+        before = read_json(self._run.attempts / str(self._attempt - 1) / "fingerprint.json")
+        if before is None or self._settings.accept_code_change:
+            return
+        changed = [key for key, value in fingerprint.items() if before.get(key, value) != value]
+        if changed:
+            told = ", ".join(f"{key}: {before[key]} before, {fingerprint[key]} now" for key in changed)
+            raise ConfigError(
+                f"this attempt differs from the last one: {told}",
+                cause="a run that goes on with other code or another config is not the same run",
+                mend=f"dist-train resume {self._run.path} --accept-code-change",
+            )
+
+    def _poll(self) -> None:
+        beat_at = time.monotonic() + bounds.HEARTBEAT_S
+        while not self._stop.wait(_POLL_S):
+            self._note_checkpoints()
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + bounds.HEARTBEAT_S
+                self._beat()
+        self._note_checkpoints()
+
+    def _note_checkpoints(self) -> None:
+        steps = committed_steps(self._run)
+        for step in steps:
+            if step not in self._seen:
+                append_event(self._run, "checkpoint_committed", self._attempt, step=step)
+        # A step that was quarantined may be committed again.
+        self._seen = set(steps)
+
+    def _beat(self) -> None:
+        try:
+            write_json_atomic(
+                self._run.lease,
+                {
+                    "host": self._settings.host,
+                    "pid": os.getpid(),
+                    "job": self._settings.job,
+                    "attempt": self._attempt,
+                },
+            )
+        except OSError as error:
+            logger.warning("the lease could not be written: %s", error)
+
+    def _refuse_living_owner(self) -> None:
+        lease = read_json(self._run.lease)
+        if lease is None or not owner_lives(self._run, lease):
+            return
+        raise ConfigError(
+            f"the run {self._run.path} is at work already: agent of pid {lease['pid']} on {lease['host']}",
+            mend=f"dist-train cancel {self._run.path}",
+        )

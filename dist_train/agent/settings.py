@@ -1,0 +1,133 @@
+"""What an agent is told: argv for what all nodes share, the environment for the rest."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dist_train import env
+from dist_train.agent import bounds
+from dist_train.agent.endpoint import Endpoint
+from dist_train.errors import ConfigError
+from dist_train.rundir import RunDir
+
+JOIN_TIMEOUT = "DIST_TRAIN_JOIN_TIMEOUT_S"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One agent's view of the job."""
+
+    run: RunDir
+    run_id: str
+    job: str
+    launcher: str
+    node: int
+    nodes: int
+    procs: int
+    endpoint: Endpoint
+    host: str
+    device: str
+    threads_per_rank: int
+    init_method: str
+    max_restarts: int
+    restart_on: Literal["crash", "any"]
+    grace_s: float
+    join_s: float
+    show_ranks: str
+    accept_code_change: bool
+    parent_pid: int | None
+    kind: Literal["config", "script", "module"]
+    value: str
+    args: tuple[str, ...]
+    folder: str
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job."""
+        return self.nodes * self.procs
+
+    @property
+    def rank_target(self) -> list[str]:
+        """What boot.py is told to run."""
+        if self.kind == "config":
+            return ["module", "dist_train.entrypoint", str(self.run.config), "--folder", self.folder]
+        return [self.kind, self.value, *self.args]
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
+    """Parse both; raises ConfigError with the variable and its value."""
+    environ = os.environ if environ is None else environ
+    options = _parser().parse_args(argv)
+    run_dir = Path(_needed(environ, env.RUN_DIR))
+    return Settings(
+        run=RunDir(run_dir),
+        run_id=_needed(environ, env.RUN_ID),
+        job=_job(environ),
+        launcher=environ.get(env.LAUNCHER, "unknown"),
+        node=_node_rank(environ),
+        nodes=int(_needed(environ, env.NNODES)),
+        procs=int(_needed(environ, env.NPROC_PER_NODE)),
+        endpoint=Endpoint.parse(_needed(environ, env.RDZV)),
+        host=socket.gethostname(),
+        device=options.device,
+        threads_per_rank=options.threads_per_rank,
+        init_method=options.init_method,
+        max_restarts=int(environ.get(env.MAX_RESTARTS, "3")),
+        restart_on=options.restart_on,
+        grace_s=float(environ.get(env.GRACE_S, str(bounds.TERM_TO_KILL_S))),
+        join_s=float(environ.get(JOIN_TIMEOUT, str(bounds.JOIN_S))),
+        show_ranks=options.show_ranks,
+        accept_code_change=options.accept_code_change,
+        parent_pid=options.parent_pid,
+        kind=options.kind,
+        value=options.value,
+        args=tuple(options.args),
+        folder=options.folder,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dist_train.agent", allow_abbrev=False)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads-per-rank", type=int, default=1)
+    parser.add_argument("--init-method", default="env://")
+    parser.add_argument("--restart-on", choices=["crash", "any"], default="crash")
+    parser.add_argument("--show-ranks", default="0")
+    parser.add_argument("--folder", default=".")
+    parser.add_argument("--accept-code-change", action="store_true")
+    parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
+    parser.add_argument("kind", choices=["config", "script", "module"])
+    parser.add_argument("value")
+    parser.add_argument("args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _needed(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name)
+    if not value:
+        raise ConfigError(
+            f"{name} is not set",
+            cause="an agent is started by a launcher, which sets it",
+            mend="start the job by `dist-train launch`, or see the scripts in slurm/ and k8s/",
+        )
+    return value
+
+
+def _node_rank(environ: Mapping[str, str]) -> int:
+    for name in (env.NODE_RANK, "SLURM_NODEID", "JOB_COMPLETION_INDEX"):
+        if environ.get(name):
+            return int(environ[name])
+    return int(_needed(environ, env.NODE_RANK))
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    """Names the verdict file: one per start of the job by its launcher."""
+    if "SLURM_JOB_ID" in environ and environ.get(env.LAUNCHER) == "slurm":
+        return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_RESTART_COUNT', '0')}"
+    return environ.get(env.JOB, "job.0")

@@ -1,0 +1,134 @@
+"""XXH3-128 of every 1 MiB block of a file: taken in memory before the write, checked at each read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import xxhash
+
+from dist_train.checkpoint.damage import Damaged
+
+BLOCK_BYTES = 1 << 20
+
+
+class BlockHasher:
+    """Feed it the bytes of a file in order; it gives one hash per block."""
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self.block_bytes = block_bytes
+        self.total = 0
+        self._hash = xxhash.xxh3_128()
+        self._digests: list[str] = []
+
+    def update(self, piece: memoryview) -> None:
+        """Add `piece` (a view of bytes)."""
+        start = 0
+        while start < len(piece):
+            room = self.block_bytes - self.total % self.block_bytes
+            part = piece[start : start + room]
+            self._hash.update(part)
+            self.total += len(part)
+            start += len(part)
+            if len(part) == room:
+                self._end_block()
+
+    def finish(self) -> list[str]:
+        """The hashes, the last one of what is left over."""
+        if self.total % self.block_bytes:
+            self._end_block()
+        return self._digests
+
+    def _end_block(self) -> None:
+        self._digests.append(self._hash.hexdigest())
+        self._hash.reset()
+
+
+class VerifiedReader:
+    """Reads a file from start to end; every block is compared as its last byte arrives.
+
+    Nothing that was read may be used before `finish` has returned.
+
+    Args:
+        path: the file.
+        size: its size in bytes, by the manifest.
+        digests: its block hashes, by the manifest.
+        block_bytes: bytes per block.
+    """
+
+    def __init__(self, path: Path, size: int, digests: Sequence[str], block_bytes: int = BLOCK_BYTES) -> None:
+        self.path = path
+        self.size = size
+        self._digests = digests
+        self._hasher = BlockHasher(block_bytes)
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> VerifiedReader:
+        found = os.fstat(self._file.fileno()).st_size
+        if found != self.size:
+            self._file.close()
+            raise Damaged(
+                f"{self.path.name} has {found} bytes; the manifest says {self.size}", file=self.path.name
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill `target` with the next bytes."""
+        start = 0
+        while start < len(target):
+            room = self._hasher.block_bytes - self._hasher.total % self._hasher.block_bytes
+            count = self._file.readinto(target[start : start + room])
+            if not count:
+                raise Damaged(f"{self.path.name} ends at byte {self._hasher.total}", file=self.path.name)
+            self._hasher.update(target[start : start + count])
+            self._check_ended_block()
+            start += count
+
+    def finish(self) -> None:
+        """Read what is left and compare the last block."""
+        scratch = memoryview(bytearray(min(self._hasher.block_bytes, self.size)))
+        while self._hasher.total < self.size:
+            self.read_into(scratch[: min(len(scratch), self.size - self._hasher.total)])
+        digests = self._hasher.finish()
+        if digests != list(self._digests):
+            self._raise(len(digests) - 1)
+
+    def _check_ended_block(self) -> None:
+        if self._hasher.total % self._hasher.block_bytes:
+            return
+        block = self._hasher.total // self._hasher.block_bytes - 1
+        if block >= len(self._digests) or self._hasher.finish()[block] != self._digests[block]:
+            self._raise(block)
+
+    def _raise(self, block: int) -> None:
+        first = block * self._hasher.block_bytes
+        last = min(first + self._hasher.block_bytes, self.size) - 1
+        raise Damaged(
+            f"{self.path.name}: block {block} (bytes {first} to {last}) does not match its hash",
+            file=self.path.name,
+            block=block,
+        )
+
+
+def check_file(path: Path, size: int, digests: Sequence[str], block_bytes: int = BLOCK_BYTES) -> None:
+    """Read the whole file and compare every block.
+
+    Raises:
+        Damaged: naming the file and the first bad block.
+    """
+    with VerifiedReader(path, size, digests, block_bytes) as reader:
+        reader.finish()
+
+
+def hash_bytes(raw: bytes) -> list[str]:
+    """The block hashes of bytes in memory."""
+    hasher = BlockHasher()
+    hasher.update(memoryview(raw))
+    return hasher.finish()

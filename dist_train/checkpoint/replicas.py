@@ -1,0 +1,92 @@
+"""Do the ranks still hold the same state? Asked at every save; the odd one is named."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from dist_train.checkpoint.canonical import dump_canonical
+from dist_train.checkpoint.damage import ReplicaMismatch
+from dist_train.checkpoint.hashing import state_hash
+from dist_train.checkpoint.state import Collected
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control import Control, JsonValue
+
+_WORDS = {"module": "weights", "optimizer": "optimizer state"}
+
+
+def differing_buffers(control: Control, step: int, found: Collected) -> frozenset[str]:
+    """Compare all replicated state over ranks (collective).
+
+    Returns:
+        Names (as under `rank<r>/buffer/`) of the buffers that are not equal on all ranks: those may differ,
+        such as BatchNorm's running statistics, and are saved for each rank.
+
+    Raises:
+        ReplicaMismatch: anything else differs; names the rank, the entry and a tensor.
+    """
+    if control.world_size == 1:
+        return frozenset()
+    buffers = {found.buffers[key]: tensor for key, tensor in found.tensors.items() if key in found.buffers}
+    buffer_digests = _each(buffers | found.local_buffers)
+    rows = control.all_gather([_entry_digests(found), buffer_digests])
+    entries, buffer_rows = [_part(row, 0) for row in rows], [_part(row, 1) for row in rows]
+    for key in sorted({key for row in entries for key in row}):
+        digests = [row.get(key) for row in entries]
+        if len(set(digests)) > 1:
+            _raise_mismatch(control, step, found, key, digests)
+    names = {name for row in buffer_rows for name in row}
+    return frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
+
+
+def _entry_digests(found: Collected) -> dict[str, JsonValue]:
+    digests: dict[str, JsonValue] = {}
+    for key, tensors in found.owned.items():
+        shared = {name: tensor for name, tensor in tensors.items() if name not in found.buffers}
+        digests[key] = state_hash(shared, dump_canonical(found.entries[key]))
+    return digests
+
+
+def _each(tensors: Mapping[str, torch.Tensor]) -> dict[str, JsonValue]:
+    return {name: state_hash({"": tensor}, b"") for name, tensor in tensors.items()}
+
+
+def _part(row: JsonValue, index: int) -> dict[str, JsonValue]:
+    assert isinstance(row, list)
+    part = row[index]
+    assert isinstance(part, dict)
+    return part
+
+
+def _raise_mismatch(control: Control, step: int, found: Collected, key: str, digests: list[JsonValue]) -> None:
+    shared = {name: t for name, t in found.owned.get(key, {}).items() if name not in found.buffers}
+    rows = [row if isinstance(row, dict) else {} for row in control.all_gather(_each(shared))]
+    groups: dict[str, list[int]] = defaultdict(list)
+    for rank, digest in enumerate(digests):
+        groups[str(digest)].append(rank)
+    # The largest group is taken to be right; of equal ones that with the lowest rank.
+    ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+    majority, odd = ordered[0], sorted(rank for ranks in ordered[1:] for rank in ranks)
+    names = sorted({name for row in rows for name in row})
+    tensor = next((n for n in names if any(rows[r].get(n) != rows[majority[0]].get(n) for r in odd)), None)
+    entry = found.entries.get(key)
+    word = _WORDS.get(str(entry.get("kind")) if isinstance(entry, dict) else "", "state")
+    tie = len(ordered[1]) == len(majority)
+    raise ReplicaMismatch(
+        f"step {step} is not saved: {_ranks(odd)} {'has' if len(odd) == 1 else 'have'} other {word} ('{key}') "
+        f"than {_ranks(majority)}" + (f", first in '{tensor}'" if tensor else ", in values outside its tensors"),
+        odd,
+        cause="no majority: either side may be the wrong one"
+        if tie
+        else "replicas that began equal have come apart, by a faulty device, or by code that differs between ranks",
+        mend="resume from the last checkpoint; state that is each rank's own cannot be saved in `state`",
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (" and more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,144 @@
+"""Putting a loaded checkpoint into the state mapping: first everything is checked, then all is copied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.damage import with_nearest
+from dist_train.checkpoint.encoding import decode, encode
+from dist_train.checkpoint.modules import fit_module, load_buffers, load_module
+from dist_train.checkpoint.optimizers import fit_optimizer, load_optimizer
+from dist_train.checkpoint.reader import Loaded
+from dist_train.checkpoint.rng import CUDA, cuda_in_use, derive_cuda, derive_rng, restore_rng
+from dist_train.checkpoint.state import MAIN, kind_of, names_for, prefix_of
+from dist_train.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+EXTRA = "extra state/"
+# The order in which they are restored: an optimizer may look at its parameters, a schedule at its optimizer.
+_ORDER = ("module", "optimizer", "tensor", "object", "value")
+
+
+def check_fits(state: Mapping[str, Any], loaded: Loaded) -> None:
+    """Check that every entry has its counterpart and fits it; changes nothing.
+
+    Raises:
+        CheckpointError: naming what is missing, unexpected or different.
+    """
+    label = loaded.path.name
+    missing, unexpected = set(state) - set(loaded.entries), set(loaded.entries) - set(state)
+    if missing:
+        near = with_nearest(missing, sorted(unexpected) or sorted(loaded.entries))
+        raise CheckpointError(f"{label} has no entry {near}; it has {', '.join(sorted(loaded.entries))}")
+    if unexpected:
+        raise CheckpointError(
+            f"{label} also holds {with_nearest(unexpected, sorted(state))}, which `state` does not name",
+            cause="a run that goes on without them would not be the same run",
+            mend="add them to `state`; for the weights alone use load_model(path, model)",
+        )
+    for key, value in state.items():
+        here, there = kind_of(value), loaded.entries[key]["kind"]
+        if here != there:
+            raise CheckpointError(f"'{key}' was saved as {there}; `state` has a {type(value).__name__} there")
+        _check_one(key, value, state, loaded)
+
+
+def _check_one(key: str, value: Any, state: Mapping[str, Any], loaded: Loaded) -> None:
+    kind, label = kind_of(value), f"{loaded.path.name}, '{key}'"
+    if kind == "module":
+        fit_module(value, module_tensors(key, loaded), label)
+    elif kind == "optimizer":
+        fit_optimizer(value, loaded.entries[key]["content"], names_for(value, state), key)
+    elif kind == "tensor":
+        saved = loaded.tensors[f"{prefix_of(key)}/value"]
+        if (saved.shape, saved.dtype) != (value.shape, value.dtype):
+            raise CheckpointError(
+                f"{label} is {saved.dtype} {tuple(saved.shape)}; "
+                f"`state` has {value.dtype} {tuple(value.shape)}"
+            )
+    elif kind == "value" and not isinstance(state, MutableMapping):
+        raise CheckpointError(f"'{key}' cannot be put back: `state` is a {type(state).__name__}, not a dict")
+
+
+def module_tensors(key: str, loaded: Loaded) -> dict[str, torch.Tensor]:
+    """A module's tensors by plain name, tied ones under both names."""
+    return {n: t for n, t in loaded.below(prefix_of(key)).items() if not n.startswith(EXTRA)}
+
+
+def apply(state: Mapping[str, Any], loaded: Loaded) -> None:
+    """Copy everything that `check_fits` has approved, modules first."""
+    for key, value in sorted(state.items(), key=lambda item: _ORDER.index(kind_of(item[1]))):
+        kind, content = kind_of(value), loaded.entries[key]["content"]
+        if kind == "module":
+            complete = fit_module(value, module_tensors(key, loaded), key)
+            load_module(value, complete, decode(content["extra"], loaded.tensors))
+        elif kind == "optimizer":
+            load_optimizer(value, content, names_for(value, state), loaded.tensors)
+        elif kind == "tensor":
+            with torch.no_grad():
+                value.copy_(loaded.tensors[f"{prefix_of(key)}/value"])
+        elif kind == "object":
+            value.load_state_dict(decode(content, _on_their_devices(key, value, loaded)))
+        elif isinstance(state, MutableMapping):
+            state[key] = decode(content, loaded.tensors)
+
+
+def _on_their_devices(key: str, value: Any, loaded: Loaded) -> dict[str, torch.Tensor]:
+    """The stored tensors, each on the device where the object holds its counterpart now."""
+    current: dict[str, torch.Tensor] = {}
+    encode(value.state_dict(), prefix_of(key), current)
+    places = {name: tensor.device for name, tensor in current.items()}
+    return {name: t.to(places.get(name, t.device)) for name, t in loaded.tensors.items()}
+
+
+def apply_buffers(state: Mapping[str, Any], loaded: Loaded, rank: int, same_world: bool) -> None:
+    """Buffers that are each rank's own; at another world size all ranks get rank 0's."""
+    buffers = loaded.below("rank0/buffer")
+    if same_world:
+        buffers |= loaded.below(f"rank{rank}/buffer")
+    for key, value in state.items():
+        if kind_of(value) == "module":
+            start = "" if key == MAIN else f"{prefix_of(key)}/"
+            mine = {name[len(start) :]: t for name, t in buffers.items() if name.startswith(start)}
+            load_buffers(value, mine)
+
+
+def apply_rng(loaded: Loaded, rank: int, world_size: int) -> bool:
+    """Random streams, the last thing to be restored; True if each is as it was.
+
+    Raises:
+        CheckpointError: at the same world size, a stream of this rank is missing.
+    """
+    manifest, seed = loaded.manifest, loaded.reserved.get("seed")
+    base = seed if isinstance(seed, int) else 0
+    if manifest.world_size != world_size:
+        derive_rng(base, manifest.step, rank)
+        if rank == 0:
+            logger.warning(
+                "step %s was saved by %s ranks and is loaded by %s: each rank's random streams are derived anew "
+                "from (seed %s, step, rank), and every rank takes rank 0's buffers",
+                manifest.step,
+                manifest.world_size,
+                world_size,
+                base,
+            )
+        return False
+    streams = loaded.below(f"rank{rank}/rng")
+    saved_on_gpu = any(key.endswith(f"/rng/{CUDA}") for key in loaded.tensors)
+    if cuda_in_use() == saved_on_gpu:
+        restore_rng(streams)
+        return True
+    if cuda_in_use():
+        restore_rng({**streams, CUDA: torch.cuda.get_rng_state()})
+        derive_cuda(base, manifest.step, rank)
+    else:
+        restore_rng(streams)
+    if rank == 0:
+        here, there = ("a GPU", "a CPU") if cuda_in_use() else ("a CPU", "a GPU")
+        logger.warning("step %s was saved on %s and is loaded on %s: the GPU's random stream is not restored", manifest.step, there, here)
+    return False

@@ -1,0 +1,143 @@
+"""safetensors files, written and read as a stream: hashed on the way, with no second copy in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.blocks import BLOCK_BYTES, BlockHasher, VerifiedReader
+from dist_train.checkpoint.damage import Damaged
+from dist_train.checkpoint.memory import code_of, dtype_of, host, new_tensor, view_bytes
+from dist_train.checkpoint.storage import Write
+
+ALIGN = 8
+# safetensors itself refuses longer headers.
+MAX_HEADER = 100_000_000
+# Hash a piece, then write it while it is still in the processor's cache.
+PIECE_BYTES = 4 * BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands at the head of a safetensors file, tensors in the order of their bytes."""
+
+    metadata: dict[str, str]
+    tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int]]
+
+
+class TensorFile:
+    """The bytes of one safetensors file, known before any is written.
+
+    Args:
+        tensors: name -> `host` tensor.
+        metadata: text pairs for the header.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        # Wide elements first, as safetensors does, so that every tensor stays aligned.
+        order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        self._tensors = [tensors[name] for name in order]
+        head: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+        end = 0
+        for name in order:
+            tensor = tensors[name]
+            start, end = end, end + tensor.nbytes
+            entry = {"dtype": code_of(tensor.dtype), "shape": list(tensor.shape), "data_offsets": [start, end]}
+            head[name] = entry
+        text = json.dumps(head, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % ALIGN)
+        self._head = len(text).to_bytes(8, "little") + text
+        self.bytes = len(self._head) + end
+
+    def write(self, write: Write) -> list[str]:
+        """Hand all bytes to `write`, in order; the block hashes are taken before each piece is handed over."""
+        hasher = BlockHasher()
+        for piece in self._pieces():
+            hasher.update(piece)
+            write(piece)
+        return hasher.finish()
+
+    def _pieces(self) -> Iterator[memoryview]:
+        yield memoryview(self._head)
+        for tensor in self._tensors:
+            view = view_bytes(host(tensor))
+            for start in range(0, len(view), PIECE_BYTES):
+                yield view[start : start + PIECE_BYTES]
+
+
+def read_tensors(reader: VerifiedReader) -> tuple[Header, dict[str, torch.Tensor]]:
+    """Every tensor in memory of its own; not to be used before the reader has finished.
+
+    Raises:
+        Damaged: the file is not a safetensors file, or a block does not match.
+    """
+    header = _read_header(reader.path, reader.size, reader.read_into)
+    tensors = {}
+    for name, (dtype, shape, _count) in header.tensors.items():
+        tensors[name], view = new_tensor(shape, dtype)
+        reader.read_into(view)
+    reader.finish()
+    return header, tensors
+
+
+def read_plain(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
+    """The same for a file without block hashes, such as one that another tool wrote."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+
+        def read_into(target: memoryview) -> None:
+            if file.readinto(target) != len(target):
+                raise Damaged(f"{path.name} is cut short", file=path.name)
+
+        header = _read_header(path, size, read_into)
+        tensors = {}
+        for name, (dtype, shape, _count) in header.tensors.items():
+            tensors[name], view = new_tensor(shape, dtype)
+            read_into(view)
+    return header, tensors
+
+
+def _read_header(path: Path, size: int, read_into: Callable[[memoryview], None]) -> Header:
+    length_box = bytearray(8)
+    if size < len(length_box):
+        raise _malformed(path, f"{size} bytes are too few")
+    read_into(memoryview(length_box))
+    length = int.from_bytes(length_box, "little")
+    if length > min(size - len(length_box), MAX_HEADER):
+        raise _malformed(path, f"its header is said to have {length} bytes")
+    text = bytearray(length)
+    read_into(memoryview(text))
+    try:
+        header, end = _parse_header(bytes(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _malformed(path, f"its header cannot be read: {error}") from error
+    if 8 + length + end != size:
+        raise _malformed(path, f"its header accounts for {8 + length + end} of {size} bytes")
+    return header
+
+
+def _parse_header(text: bytes) -> tuple[Header, int]:
+    head = json.loads(text.decode())
+    metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}
+    tensors = {}
+    end = 0
+    for name, entry in sorted(head.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
+        start, stop = entry["data_offsets"]
+        dtype, shape = dtype_of(entry["dtype"]), tuple(int(extent) for extent in entry["shape"])
+        count = dtype.itemsize
+        for extent in shape:
+            count *= extent
+        if start != end or stop - start != count or count < 0:
+            raise ValueError(f"the place of tensor '{name}' does not fit its shape")
+        tensors[name] = (dtype, shape, count)
+        end = stop
+    return Header(metadata, tensors), end
+
+
+def _malformed(path: Path, why: str) -> Damaged:
+    return Damaged(f"{path.name} is not a safetensors file: {why}", file=path.name)

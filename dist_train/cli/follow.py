@@ -1,0 +1,51 @@
+"""Following a job to its end, and the last words on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dist_train.errors import ExitCode
+from dist_train.jobs.launcher import JobHandle, Launcher
+from dist_train.rundir import RunDir
+from dist_train.rundir.failure import read_failure
+from dist_train.rundir.report import render_failure, render_result
+from dist_train.rundir.result import read_result
+
+
+def follow(launcher: Launcher, handle: JobHandle, run_dir: Path) -> int:
+    """Wait for the end; the failure block (stderr) or the result table (stdout) comes last."""
+    run = RunDir(run_dir)
+    before = _stamp(run.failure)
+    code = launcher.wait(handle, str(run_dir))
+    report_end(run, code, failed_now=_stamp(run.failure) != before)
+    return code
+
+
+def report_end(run: RunDir, code: int, failed_now: bool) -> None:
+    """What a person needs to know now, last on the terminal."""
+    result = read_result(run)
+    if code == ExitCode.OK:
+        if result is not None:
+            click.echo(render_result(run.path, result))
+        return
+    if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED, ExitCode.CANCELLED):
+        word = {ExitCode.PREEMPTED: "saved and stopped", ExitCode.CANCELLED: "cancelled"}.get(
+            ExitCode(code), "stopped"
+        )
+        click.echo(f"[dist-train] {word}; go on with: dist-train resume {run.path}", err=True)
+        return
+    failure = read_failure(run) if failed_now else None
+    if failure is not None:
+        click.echo(render_failure(failure, code), err=True)
+    else:
+        click.echo(f"[dist-train] ended with exit code {code}; logs: {run.logs}", err=True)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino

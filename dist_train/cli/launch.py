@@ -1,0 +1,207 @@
+"""`dist-train launch`: plan, then submit, then follow to the end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dist_train.cli.arguments import LaunchCommand, option_groups, parse
+from dist_train.cli.follow import follow
+from dist_train.cli.request import Request, build
+from dist_train.errors import ConfigError, ExitCode
+from dist_train.jobs.launcher import JobHandle, Plan
+from dist_train.rundir import RunDir
+from dist_train.rundir.directory import take_free_name, unwritable
+from dist_train.rundir.records import write_bytes_atomic, write_json_atomic
+
+_EPILOG = """\b
+dist-train launch examples/digits.yaml --nodes 2 --gpus-per-node 2
+dist-train launch examples/digits.yaml trainer.epochs=3 seed=1
+dist-train launch --gpus-per-node 4 train.py --lr 0.1
+dist-train launch --gpus-per-node 4 -m my_package.train --lr 0.1"""
+
+
+class _Launch(LaunchCommand):
+    """Parses by cli/arguments.py: where the words of the script begin, click's parsing ends."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        context = click.Context(self, info_name=info_name, parent=parent)
+        context.args = list(args)
+        return context
+
+    def invoke(self, ctx: click.Context) -> int:
+        if _asks_for_help(ctx.args):
+            click.echo(self.get_help(ctx))
+            return 0
+        return launch(ctx.args)
+
+
+def _asks_for_help(words: Sequence[str]) -> bool:
+    """--help before TARGET, or after a config; after a script it is the script's."""
+    for word in words:
+        if word in ("-h", "--help"):
+            return True
+        if word.endswith(".py") or word == "-m":
+            return False
+    return False
+
+
+def make_command() -> click.Command:
+    """The command with every launcher's own options."""
+    groups = option_groups()
+    unique = {option.name: option for group in groups for option in group.options}
+    command = _Launch(
+        "launch",
+        params=list(unique.values()),
+        help="Run TARGET on every process of a job: CONFIG.yaml (our trainer; `a.b=c` words override it), "
+        "SCRIPT.py or -m MODULE (any torchrun-style script; every word after it is the script's).",
+        epilog=_EPILOG,
+        options_metavar="[OPTIONS] [TARGET] [ARGS]...",
+        add_help_option=False,
+    )
+    command.groups = groups
+    return command
+
+
+def launch(argv: Sequence[str]) -> int:
+    """Plan, submit and follow; returns the job's exit code."""
+    command = make_command()
+    assert isinstance(command, _Launch)
+    words = parse(command, argv)
+    request = build(words, command.groups)
+    if words.options.get("dry_run"):
+        return _dry_run(request)
+    for notice in request.notices:
+        click.echo(f"[dist-train] {notice}", err=True)
+    request, plan, made = _prepare(request)
+    try:
+        handle = _submit(request, plan)
+    except BaseException:
+        if made:
+            shutil.rmtree(request.spec.run_dir, ignore_errors=True)
+        raise
+    return finish_submission(
+        request.launcher, handle, request.spec.run_dir, bool(words.options.get("detach"))
+    )
+
+
+def finish_submission(launcher: Any, handle: JobHandle, run_dir: Path, detach: bool) -> int:
+    """Print the handle alone, or follow the job."""
+    if detach:
+        detached = launcher.detach(handle, str(run_dir)) if hasattr(launcher, "detach") else handle
+        click.echo(detached.text)
+        return 0
+    return follow(launcher, handle, run_dir)
+
+
+def _dry_run(request: Request) -> int:
+    """stdout is only the plan; nothing is made."""
+    spec = request.spec
+    if not request.fixed_dir:
+        spec = replace(spec, run_dir=_free_name(spec.run_dir.parent, request.stem))
+    plan = request.launcher.plan(spec, request.options)
+    for notice in request.notices:
+        click.echo(f"[dist-train] {notice}", err=True)
+    click.echo(f"[dist-train] {plan.summary}; run directory {spec.run_dir}", err=True)
+    for _, content in plan.files:
+        sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+    return int(ExitCode.OK)
+
+
+def _free_name(root: Path, stem: str) -> Path:
+    number = 1
+    while (root / f"{stem}-{number}").exists():
+        number += 1
+    return root / f"{stem}-{number}"
+
+
+def _prepare(request: Request) -> tuple[Request, Plan, bool]:
+    """Take the run directory and write config and plan; whether the directory is new."""
+    spec = request.spec
+    made = True
+    if request.fixed_dir:
+        _refuse_existing_run(spec.run_dir)
+        made = not spec.run_dir.exists()
+    else:
+        spec = replace(spec, run_dir=take_free_name(spec.run_dir.parent, request.stem))
+        spec = replace(spec, name=spec.run_dir.name)
+    request = replace(request, spec=spec)
+    run = RunDir(spec.run_dir)
+    try:
+        run.create()
+        if request.config_yaml is not None:
+            _write(run.config, request.config_yaml.encode())
+        plan = request.launcher.plan(spec, request.options)
+        write_plan(run, plan)
+    except BaseException:
+        if made:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return request, plan, made
+
+
+def write_plan(run: RunDir, plan: Plan) -> None:
+    """The bytes that are submitted, as files."""
+    run.plan.mkdir(mode=0o700, exist_ok=True)
+    for name, content in plan.files:
+        _write(run.plan / name, content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_bytes_atomic(path, content)
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
+
+
+def _refuse_existing_run(path: Path) -> None:
+    if RunDir(path).is_run:
+        raise ConfigError(
+            f"{path} is a run already",
+            cause="launching into it would mix two runs",
+            mend=f"`dist-train resume {path}` goes on with it; or give the new run another --name",
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"{path} exists and is not an empty directory",
+            mend="give the run another --run-dir",
+        )
+
+
+def _submit(request: Request, plan: Plan) -> JobHandle:
+    spec = request.spec
+    handle = request.launcher.submit(plan)
+    write_json_atomic(
+        RunDir(spec.run_dir).job,
+        {
+            "launcher": request.launcher.name,
+            "handle": handle.text,
+            "argv": sys.argv,
+            "options": request.options.model_dump(mode="json"),
+            "spec": spec.to_json(),
+        },
+    )
+    click.echo(
+        f"[dist-train] run {spec.name}: {plan.summary}; directory {_short(spec.run_dir)}",
+        err=True,
+    )
+    return handle
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+COMMAND = make_command()

@@ -1,0 +1,64 @@
+"""A config back to text: YAML that reads back equal, and the hash of what decides the results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dist_train.config.shorthand import collapse
+from dist_train.config.yaml_reader import StrictLoader
+
+if TYPE_CHECKING:
+    from dist_train.config.schema import RunConfig
+
+# Where a run runs, what it is called, what it tells and how long it waits change none of its numbers.
+# Everything else is hashed, also what only nearly never matters (data.workers, checkpoint).
+NOT_HASHED = ("launch", "logging", "name", "resilience")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that either our loader or a YAML 1.1 one would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        # A list's items stand deeper than its key, as people write them.
+        super().increase_indent(flow, False)
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # Double quotes escape what breaks lines; in other styles PyYAML folds U+0085 into a space.
+        style = '"' if data and data.splitlines() != [data] else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+for _first, _patterns in StrictLoader.yaml_implicit_resolvers.items():
+    for _tag, _pattern in _patterns:
+        _Dumper.add_implicit_resolver(_tag, _pattern, [_first])
+
+
+def dump_config(config: RunConfig) -> str:
+    """The whole config with its defaults, in block style, in the schema's order of keys.
+
+    `load_config` reads it back equal.
+    """
+    return yaml.dump(
+        collapse(config.model_dump()),
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=False,
+        allow_unicode=True,
+        width=2**31,
+    )
+
+
+def config_xxh3(config: RunConfig) -> str:
+    """XXH3-128 (hex) of the canonical JSON of all but `launch`, `logging`, `name` and `resilience`."""
+    import xxhash
+
+    data = {key: value for key, value in config.model_dump().items() if key not in NOT_HASHED}
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return xxhash.xxh3_128_hexdigest(text.encode())

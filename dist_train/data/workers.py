@@ -1,0 +1,67 @@
+"""Loader workers that end when they should: with the iteration, with the process, with its death."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class WorkerStart:
+    """First act of a worker: ask to die with the parent.
+
+    torch's own watchdog looks only every 5 s, and never inside a read.
+    """
+
+    def __init__(self, user_init: Callable[[int], None] | None, start_method: str) -> None:
+        self.user_init = user_init
+        self.parent = os.getpid()
+        # The kernel sends the signal when the creating *thread* ends, and a fork server is not the parent.
+        self.binds = (
+            sys.platform == "linux"
+            and start_method != "forkserver"
+            and threading.current_thread() is threading.main_thread()
+        )
+
+    def __call__(self, worker_id: int) -> None:
+        if self.binds:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self.parent:
+                os._exit(1)  # the parent died before the line above
+        if self.user_init is not None:
+            self.user_init(worker_id)
+
+
+def track(iterator: Any) -> None:
+    """Remember a DataLoader iterator with workers, so that exit closes it."""
+    _open.add(iterator)
+
+
+def close(iterator: Any) -> None:
+    """End an iterator's workers now. Whoever does not leave is killed.
+
+    torch ends stragglers by SIGTERM, which a rank started by our agent has blocked, and so have
+    its children: without SIGKILL the interpreter's exit would join them for ever.
+    """
+    _open.discard(iterator)
+    iterator._shutdown_workers()
+    for worker in iterator._workers:
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+
+
+@atexit.register
+def _close_all() -> None:
+    # Runs before torch marks the interpreter as leaving and before multiprocessing joins its children.
+    for iterator in list(_open):
+        close(iterator)

@@ -1,0 +1,72 @@
+"""What every rank runs for a YAML config: `python -P -m dist_train.entrypoint CONFIG.yaml [--folder DIR]`.
+
+Exit codes are those of the error tree: 75 stopped and saved, 74 a checkpoint could not be written.
+What the user's own code raises goes through with its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from dist_train.config.load import load_config
+from dist_train.env import WorkerEnv
+from dist_train.errors import DistTrainError, ExitCode, Preempted
+from dist_train.rundir.directory import RunDir
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one rank; returns its exit code."""
+    arguments = _parse(argv)
+    if arguments.folder is not None:
+        sys.path.insert(0, str(arguments.folder))
+    try:
+        _run(arguments.config)
+    except Preempted as error:
+        return int(error.exit_code)
+    except DistTrainError as error:
+        if error.exit_code == ExitCode.INTERNAL:
+            traceback.print_exc()
+        else:
+            print(error, file=sys.stderr, flush=True)
+        return int(error.exit_code)
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="dist_train.entrypoint", allow_abbrev=False)
+    parser.add_argument("config", type=Path, metavar="CONFIG.yaml")
+    parser.add_argument("--folder", type=Path, help="the folder of the user's own config, first on sys.path")
+    return parser.parse_args(argv)
+
+
+def _run(path: Path) -> None:
+    config = load_config(path).config
+    from dist_train.resilience.session import init
+    from dist_train.trainer.job import train
+    from dist_train.trainer.process import set_up_process
+
+    set_up_process(config)
+    worker = WorkerEnv.from_env()
+    with init(seed=config.seed, timeout_s=config.resilience.init_timeout_s) as run:
+        run_dir = RunDir(run.dir if run.dir is not None else _folder_of(path))
+        try:
+            train(config, run, run_dir, worker.grace_s if worker else None)
+        except Preempted as error:
+            if run.is_main:
+                print(error, flush=True)
+            # All ranks stop at the same step: they leave together, as after a good end.
+            run.close()
+            raise
+
+
+def _folder_of(path: Path) -> Path:
+    """The run directory where no agent gave one: the config's own if it lies in a run, else runs/<stem>."""
+    return path.parent if path.name == "config.yaml" else Path("runs") / path.stem
+
+
+if __name__ == "__main__":
+    sys.exit(main())

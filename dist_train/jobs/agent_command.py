@@ -1,0 +1,59 @@
+"""The command and the environment of an agent: the same on every launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dist_train import env
+from dist_train.jobs.spec import JobSpec
+
+
+def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[str]:
+    """argv of `dist_train.agent`: what all nodes share. `-P` keeps the working directory off sys.path."""
+    target = spec.target
+    return [
+        python,
+        "-P",
+        "-m",
+        "dist_train.agent",
+        "--device",
+        spec.device,
+        "--threads-per-rank",
+        str(spec.threads_per_rank),
+        "--init-method",
+        spec.init_method,
+        "--restart-on",
+        spec.restart_on,
+        "--show-ranks",
+        spec.show_ranks,
+        "--folder",
+        target.folder or ".",
+        *(["--accept-code-change"] if spec.accept_code_change else []),
+        *extra,
+        target.kind,
+        target.value,
+        *target.args,
+    ]
+
+
+def agent_environ(
+    spec: JobSpec, launcher: str, node: int | None, rdzv: str, job: str | None = None
+) -> dict[str, str]:
+    """What tells one node from another, and the user's own --env. `node` None: the cluster says it."""
+    environ = {
+        env.RUN_ID: spec.run_id,
+        env.RUN_DIR: str(spec.run_dir),
+        env.LAUNCHER: launcher,
+        env.NNODES: str(spec.nodes),
+        env.NPROC_PER_NODE: str(spec.procs_per_node),
+        env.RDZV: rdzv,
+        env.GRACE_S: f"{spec.grace_s:g}",
+        env.MAX_RESTARTS: str(spec.max_restarts),
+    }
+    if node is not None:
+        environ[env.NODE_RANK] = str(node)
+    if job is not None:
+        environ[env.JOB] = job
+    if spec.interface is not None:
+        environ[env.INTERFACE] = spec.interface
+    return {**environ, **dict(spec.env)}

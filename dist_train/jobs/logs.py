@@ -1,0 +1,68 @@
+"""Reading a run's log files, by rank and attempt, also while they grow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dist_train.errors import NotFoundError
+from dist_train.rundir import RunDir
+
+_POLL_S = 0.2
+
+
+def follow_logs(
+    run: RunDir, rank: int | None, attempt: int | None, follow: bool, alive: Callable[[], bool]
+) -> Iterator[str]:
+    """Lines of one rank's log, or of every rank's behind `[rank 3]`; the newest attempt by default.
+
+    With `follow` it goes on, into later attempts too, until `alive()` is false and all is read.
+    Raises NotFoundError (66) for a rank or attempt that has no log.
+    """
+    offsets: dict[Path, int] = {}
+    while True:
+        running = follow and alive()
+        files = _files(run, rank, attempt)
+        if not files and not running:
+            raise NotFoundError(
+                f"{run.logs} has no log of {'any rank' if rank is None else f'rank {rank}'}"
+                + ("" if attempt is None else f" in attempt {attempt}"),
+                cause=f"attempts with logs: {', '.join(str(a) for a in attempts(run)) or 'none'}",
+            )
+        for path in files:
+            yield from _new_lines(path, offsets, rank is None)
+        if not running:
+            return
+        time.sleep(_POLL_S)
+
+
+def attempts(run: RunDir) -> list[int]:
+    """Attempts that have logs, ascending."""
+    if not run.logs.is_dir():
+        return []
+    numbers = (folder.name.removeprefix("attempt-") for folder in run.logs.glob("attempt-*"))
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def _files(run: RunDir, rank: int | None, attempt: int | None) -> list[Path]:
+    known = attempts(run)
+    if not known:
+        return []
+    folder = run.attempt_logs(known[-1] if attempt is None else attempt)
+    if rank is not None:
+        path = folder / f"rank-{rank}.log"
+        return [path] if path.exists() else []
+    return sorted(folder.glob("rank-*.log"), key=lambda path: int(path.stem.removeprefix("rank-")))
+
+
+def _new_lines(path: Path, offsets: dict[Path, int], with_prefix: bool) -> Iterator[str]:
+    with path.open("rb") as file:
+        file.seek(offsets.get(path, 0))
+        text = file.read()
+    whole, newline, _ = text.rpartition(b"\n")
+    offsets[path] = offsets.get(path, 0) + len(whole) + len(newline)
+    prefix = f"[{path.stem.replace('-', ' ')}] " if with_prefix else ""
+    if newline:
+        for line in whole.split(b"\n"):
+            yield prefix + line.decode(errors="replace")

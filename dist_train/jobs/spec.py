@@ -1,0 +1,76 @@
+"""What any job is, whatever launches it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["config", "script", "module"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every rank runs: a YAML config by our trainer, a script, or a module.
+
+    `folder` is the config's (or script's) own folder: it goes on sys.path of every rank.
+    """
+
+    kind: Kind
+    value: str
+    args: tuple[str, ...] = ()
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job: the same record for every launcher; `plan` is a pure function of it."""
+
+    name: str
+    run_id: str
+    run_dir: Path
+    target: Target
+    nodes: int = 1
+    procs_per_node: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads_per_rank: int = 1
+    max_restarts: int = 3
+    restart_on: Literal["crash", "any"] = "crash"
+    init_method: str = "env://"
+    env: tuple[tuple[str, str], ...] = ()
+    time_limit_s: int | None = None
+    grace_s: float = 30.0
+    show_ranks: str = "0"
+    interface: str | None = None
+    accept_code_change: bool = False
+    gpus: tuple[str, ...] = ()  # UUIDs, local launcher: node i gets the i-th procs_per_node of them
+    resources: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job."""
+        return self.nodes * self.procs_per_node
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON for job.json."""
+        record = asdict(self)
+        record["run_dir"] = str(self.run_dir)
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> JobSpec:
+        """The inverse of `to_json`."""
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        target = dict(known.pop("target"))
+        target["args"] = tuple(target.get("args", ()))
+        known["run_dir"] = Path(known["run_dir"])
+        known["gpus"] = tuple(known.get("gpus", ()))
+        for name in ("env", "resources"):
+            known[name] = tuple((str(key), str(value)) for key, value in known.get(name, ()))
+        return cls(target=Target(**target), **known)
+
+
+def canonical_json(record: dict[str, Any]) -> bytes:
+    """Bytes that are the same for the same record: what `--dry-run` prints and submit writes."""
+    return (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()

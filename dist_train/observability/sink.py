@@ -1,0 +1,50 @@
+"""What a sink is: it takes records and tells them somewhere; only rank 0 has sinks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+from dist_train.rundir.directory import RunDir
+
+# {kind: train|eval, step, epoch, samples, loss, lr, metrics: {}, samples_per_s, data_wait}
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What a sink may know of the run when it is opened.
+
+    Args:
+        run_dir: where a sink may write; None for a run without a directory.
+        total_steps: optimizer steps of the whole run.
+        epochs: epochs of the whole run (the last may be cut short).
+        stream: where a sink for people writes.
+    """
+
+    run_dir: RunDir | None = None
+    total_steps: int = 0
+    epochs: int = 0
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+
+
+class Sink(Protocol):
+    """One place that records go to. `Sinks` keeps what it raises away from the training loop."""
+
+    def record(self, record: Record) -> None:
+        """Take one record."""
+
+    def flush(self) -> None:
+        """Make everything taken so far durable; called before each checkpoint."""
+
+    def close(self) -> None:
+        """Flush and let go; called once, on every way out."""
+
+
+class SinkFactory(Protocol):
+    """What a sink file's constant SINK is: usually the class itself."""
+
+    def __call__(self, context: SinkContext) -> Sink:
+        """Open the sink for one run."""

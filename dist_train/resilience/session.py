@@ -1,0 +1,143 @@
+"""dt.init: from a process's environment to a running member of the job."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import secrets
+
+import torch
+
+from dist_train.distributed import devices
+from dist_train.distributed.control import Control
+from dist_train.distributed.run import Run, current
+from dist_train.distributed.seeding import check_seed, seed_all
+from dist_train.distributed.start import Started, start_groups
+from dist_train.distributed.teardown import Leaving, leave
+from dist_train.env import RankInfo, WorkerEnv
+from dist_train.errors import ConfigError
+from dist_train.resilience.stop import StopFlag, StopVote
+from dist_train.resilience.watchdog import HangWatchdog
+
+logger = logging.getLogger(__name__)
+
+
+def init(
+    seed: int | None = None,
+    timeout_s: float = 600.0,
+    *,
+    device: str | None = None,
+    init_method: str | None = None,
+    collective_timeout_s: float | None = None,
+) -> Run:
+    """Join the job: bind the device, form the process groups, seed, listen for a stop.
+
+    Called again while the run is open, it returns the same run. The groups are left on every way
+    out: `with dt.init() as run`, run.close(), an exception, the end of the script.
+
+    Args:
+        seed: seeds python, numpy and torch, with distinct streams per rank; None leaves them alone
+            (run.seed is then chosen by rank 0, or derived from the run's id under our agent, so
+            that a restart finds the same sample order).
+        timeout_s: how long ranks wait for each other, at the start and in every collective.
+        collective_timeout_s: another figure for the collectives.
+        device: cpu, cuda or auto; None takes what the launcher said, else auto.
+        init_method: env://, tcp://host:port or file:///path; None takes what the launcher said.
+
+    Raises:
+        ConfigError: for what is wrong on this rank: variables, device, seed, init method.
+        RendezvousError: when the ranks do not come together.
+    """
+    if seed is not None:
+        check_seed(seed)
+    opened = current()
+    if opened is not None:
+        return _same_again(opened, seed, device)
+    info, worker = RankInfo.from_env(), WorkerEnv.from_env()
+    if worker is not None and worker.threads_per_rank is not None:
+        torch.set_num_threads(worker.threads_per_rank)
+    bound = devices.bind(device or (worker.device if worker else "auto"), info)
+    started = start_groups(
+        info,
+        bound,
+        init_method=init_method or (worker.init_method if worker else "env://"),
+        timeout_s=timeout_s,
+        collective_timeout_s=collective_timeout_s,
+        attempt=worker.attempt if worker else None,
+    )
+    watchdog = HangWatchdog(collective_timeout_s or timeout_s, info.rank)
+    return _open_run(info, worker, bound, started, watchdog, seed)
+
+
+def _open_run(
+    info: RankInfo,
+    worker: WorkerEnv | None,
+    device: torch.device,
+    started: Started,
+    watchdog: HangWatchdog,
+    seed: int | None,
+) -> Run:
+    control = started.control
+    agreed = _agree_on_seed(control, seed, worker)
+    if seed is not None:
+        seed_all(seed, info.rank)
+    flag = StopFlag(worker.stop_file if worker else None)
+    vote = StopVote(control, flag)
+
+    def leave_run(how: Leaving) -> None:
+        atexit.unregister(run.close_at_exit)
+        watchdog.close()
+        flag.close()
+        if leave(control, how):
+            started.clean_up()
+
+    run = Run(
+        info,
+        device,
+        control=control,
+        seed=agreed,
+        directory=worker.run_dir if worker else None,
+        run_id=worker.run_id if worker else "",
+        attempt=worker.attempt if worker else 0,
+        leave=leave_run,
+        vote=vote.agreed,
+        progress=watchdog.mark,
+    )
+    atexit.register(run.close_at_exit)
+    run.make_current()
+    return run
+
+
+def _agree_on_seed(control: Control, seed: int | None, worker: WorkerEnv | None) -> int:
+    given = control.all_gather(seed)
+    for rank, other in enumerate(given):
+        if other != given[0]:
+            raise ConfigError(
+                f"rank {rank} asks for seed {other}, rank 0 for {given[0]}",
+                cause="the sample order must be the same on all ranks; their random streams differ anyway",
+                mend="give dt.init the same seed on every rank",
+            )
+    if seed is not None:
+        return seed
+    if worker is not None and worker.run_id:
+        chosen = int.from_bytes(hashlib.sha256(worker.run_id.encode()).digest()[:4], "big")
+    else:
+        chosen = control.broadcast(secrets.randbits(32))  # type: ignore[assignment]
+    if control.is_main:
+        logger.info("no seed given: run.seed is %d", chosen)
+    return int(chosen)
+
+
+def _same_again(opened: Run, seed: int | None, device: str | None) -> Run:
+    if seed is not None and seed != opened.seed:
+        raise ConfigError(
+            f"dt.init(seed={seed}): this run was started with seed {opened.seed}",
+            mend="call dt.init once, or close the run first",
+        )
+    if device not in (None, "auto", opened.device.type):
+        raise ConfigError(
+            f"dt.init(device={device!r}): this run is on {opened.device}",
+            mend="call dt.init once, or close the run first",
+        )
+    return opened

@@ -1,0 +1,165 @@
+"""Stopping together: a flag that is set on one rank, a vote that makes it everybody's."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dist_train.distributed.control import Control
+
+logger = logging.getLogger(__name__)
+
+_TARGET_S = 0.5
+_FIRST_CHECKS = 3
+_MAX_EVERY = 1000
+_FLAG_SHIFT = 32
+
+
+class StopFlag:
+    """Whether somebody wants this run to save and stop; local, never acted on alone.
+
+    Under our agent it is the first byte of a small file that the agent maps and sets (0: go on,
+    1: save and stop); a file that is not there yet counts as 0. Without an agent, TERM and USR2
+    set it, from the moment when somebody first asks: a script that never asks still dies of TERM.
+
+    Args:
+        path: the agent's stop file, or None to listen to signals.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+        self._value = 0
+        self._before: dict[int, Any] = {}
+
+    def read(self) -> int:
+        """The flag's value now: 0, or the reason to stop."""
+        if self._path is not None and self._map is None:
+            self._map = _map_byte(self._path)
+        return max(self._value, self._map[0] if self._map is not None else 0)
+
+    def set(self, value: int = 1) -> None:
+        """Set it from inside this process."""
+        self._value = max(self._value, value)
+
+    def listen(self) -> None:
+        """Install the signal handlers, unless an agent's file says it all.
+
+        They replace what was installed and do not call it; close() puts it back. A second signal
+        does what it did before: whoever insists gets the process's end.
+        """
+        if self._path is not None or self._before:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning("stop signals are not heard: should_stop was first called outside the main thread")
+            return
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._value:
+            signal.signal(number, self._before.get(number) or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self.set()
+
+    def close(self) -> None:
+        """Put back the handlers that were there before."""
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before.clear()
+
+
+def _map_byte(path: Path) -> mmap.mmap | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            return None
+        return mmap.mmap(descriptor, 1, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+class StopVote:
+    """The ranks' agreement to stop, at the same call on all of them.
+
+    Every rank asks at every step; every k-th asking is a collective that takes the largest flag.
+    The same collective carries rank 0's choice of the next k (about half a second of steps), so k
+    is equal on all ranks at any time. The first three askings vote, to learn how long a step is.
+
+    Args:
+        control: the ranks' control group.
+        flag: this rank's own flag.
+        every: a fixed k; None to choose it by time.
+        clock: seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        flag: StopFlag,
+        every: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        self._control = control
+        self._flag = flag
+        self._every = every
+        self._clock = clock
+        self._asked = 0
+        self._next = 0
+        self._step_s: float | None = None
+        self._last: tuple[int, float] | None = None
+        self.votes = 0
+        self.value = 0
+
+    def agreed(self, step: int | None = None) -> bool:
+        """Collective: every rank must ask equally often. True for good once a stop is agreed.
+
+        Args:
+            step: only for the log.
+        """
+        if self.value:
+            return True
+        if self._asked == 0:
+            self._flag.listen()
+        asked, self._asked = self._asked, self._asked + 1
+        if asked < self._next:
+            return False
+        self._vote(asked)
+        stop = self.value > 0
+        if stop and self._control.is_main:
+            logger.info("stop agreed by all ranks%s", f" at step {step}" if step is not None else "")
+        return stop
+
+    def _vote(self, asked: int) -> None:
+        now = self._clock()
+        if self._last is not None:
+            self._step_s = (now - self._last[1]) / (asked - self._last[0])
+        self._last = (asked, now)
+        choice = self._choose(asked) if self._control.is_main else 0
+        # One number carries both: any flag outweighs every k, and then k no longer matters.
+        result = self._control.max_int(self._flag.read() << _FLAG_SHIFT | choice)
+        self.votes += 1
+        self.value = result >> _FLAG_SHIFT
+        self._next = asked + max(1, result & ((1 << _FLAG_SHIFT) - 1))
+
+    def _choose(self, asked: int) -> int:
+        if self._every is not None:
+            return self._every
+        if asked + 1 < _FIRST_CHECKS or self._step_s is None:
+            return 1
+        return max(1, min(_MAX_EVERY, int(_TARGET_S / max(self._step_s, 1e-6))))

@@ -1,0 +1,62 @@
+"""How a run ended, in words for a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dist_train.rundir.failure import Failure
+from dist_train.rundir.result import Result
+
+_RULE = "─" * 78
+
+
+def render_failure(failure: Failure, exit_code: int) -> str:
+    """The failure block: the guilty first, its victims in one line, what to run next at the end."""
+    who = _who(failure)
+    lines = [_RULE, f"FAILED: {who}: {failure.message}"]
+    if failure.file is not None:
+        lines.append(f"  at      {failure.file}:{failure.line}")
+    if failure.exception is not None:
+        lines.append(f"  error   {failure.exception}")
+    step = "" if failure.step is None else f", step {failure.step}"
+    lines.append(f"  where   attempt {failure.attempt}{step}, exit code {exit_code}")
+    if failure.victims:
+        lines.append(f"  victims {_ranks(failure.victims)} ended because of it")
+    tail = [line for line in failure.log_tail if line.strip()]
+    if tail:
+        lines += ["  its last lines:", *(f"  │ {line}" for line in tail)]
+    if failure.log is not None:
+        lines.append(f"  log     {failure.log}")
+    lines += [f"  next    {command}" for command in failure.next]
+    return "\n".join([*lines, _RULE])
+
+
+def render_result(run_dir: Path, result: Result) -> str:
+    """The table at the end of a good run."""
+    rows = [(name, f"{value:.4f}") for name, value in sorted(result.metrics.items())]
+    rows += [
+        (
+            "steps",
+            f"{result.steps} in {result.epochs} epochs, {result.world_size} ranks, attempt {result.attempts}",
+        ),
+        ("samples/s", f"{result.samples_per_s:,.0f}"),
+        ("weights", result.weights_hash[:16]),
+        ("run directory", str(run_dir)),
+        ("next", f"dist-train status {run_dir}"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def _who(failure: Failure) -> str:
+    if failure.rank is None:
+        return f"node {failure.node_rank} on {failure.host}" if failure.node_rank is not None else "the job"
+    pid = f", pid {failure.pid}" if failure.pid else ""
+    place = f"node {failure.node_rank}, local rank {failure.local_rank}"
+    return f"rank {failure.rank} ({place}) on {failure.host}{pid}"
+
+
+def _ranks(victims: tuple[int, ...]) -> str:
+    if len(victims) == 1:
+        return f"rank {victims[0]}"
+    return "ranks " + ", ".join(str(rank) for rank in victims)

@@ -1,0 +1,82 @@
+"""Every rank holds the whole model; gradients are averaged during the backward pass."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+from pydantic import Field
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dist_train.distributed.run import Run
+from dist_train.errors import ConfigError
+from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.unwrap import unwrap
+
+
+class DdpOptions(StrategyOptions):
+    """Torch's options of the same names."""
+
+    broadcast_buffers: bool = Field(True, description="rank 0's buffers on all ranks before each forward")
+    find_unused_parameters: bool = Field(False, description="parameters may take no part in a step")
+    static_graph: bool = Field(False, description="every step uses the same parameters")
+    gradient_as_bucket_view: bool = Field(True, description="gradients live in the exchange buffers")
+    bucket_cap_mb: float | None = Field(
+        None, gt=0, description="size of an exchange buffer, MiB; None: torch's 25 with a first one of 1"
+    )
+
+
+class Ddp:
+    """Torch's DistributedDataParallel."""
+
+    name = "ddp"
+    Options: type[StrategyOptions] = DdpOptions
+    averages = True
+
+    def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
+        if not isinstance(options, DdpOptions):
+            raise TypeError(f"ddp takes DdpOptions, not {type(options).__name__}")
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ConfigError(
+                f"{type(model).__name__} has no parameter that requires a gradient",
+                mend="use the model as it is: nothing of it is trained",
+            )
+        return DistributedDataParallel(
+            model,
+            device_ids=[run.device.index] if run.device.type == "cuda" else None,
+            find_unused_parameters=options.find_unused_parameters,
+            static_graph=options.static_graph,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            bucket_cap_mb=options.bucket_cap_mb,
+            **_buffer_arguments(model, options),
+        )
+
+    def unwrap(self, module: nn.Module) -> nn.Module:
+        return unwrap(module)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        # With one process prepare leaves the model bare, whatever strategy was asked for.
+        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+    def clip_norm(self, module: nn.Module, max_norm: float) -> float:
+        # Gradients are already the mean over ranks, so that every rank finds the same norm.
+        return float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm))
+
+
+def _buffer_arguments(model: nn.Module, options: DdpOptions) -> dict[str, Any]:
+    """Buffers start equal in any case; the option says whether they stay so."""
+    if options.broadcast_buffers:
+        return {}
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
+        return {"forward_sync_buffers": False}
+    # Before torch 2.13 one argument covered both, so the start is done here.
+    for buffer in model.buffers():
+        torch_dist.broadcast(buffer, src=0)
+    return {"broadcast_buffers": False}
+
+
+STRATEGY = Ddp()

@@ -1,0 +1,46 @@
+"""One process: the model as it is."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from dist_train.distributed.run import Run
+from dist_train.errors import ConfigError
+from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.unwrap import unwrap
+
+
+class SingleOptions(StrategyOptions):
+    """There is nothing to choose."""
+
+
+class Single:
+    """No exchange of gradients; only for one rank."""
+
+    name = "single"
+    Options: type[StrategyOptions] = SingleOptions
+    averages = False
+
+    def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
+        if run.world_size != 1:
+            raise ConfigError(
+                f"strategy 'single' cannot train on {run.world_size} ranks",
+                cause="it exchanges no gradients, so each rank would train a model of its own",
+                mend="use strategy 'ddp'",
+            )
+        return model
+
+    def unwrap(self, module: nn.Module) -> nn.Module:
+        return unwrap(module)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def clip_norm(self, module: nn.Module, max_norm: float) -> float:
+        return float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm))
+
+
+STRATEGY = Single()

@@ -1,0 +1,29 @@
+"""From a wrapped model to the user's own."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DDP and torch.compile, in whatever order they were applied."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+            continue
+        # torch.compile's wrapper registers the original under this name.
+        original = model._modules.get("_orig_mod")
+        if original is None:
+            return model
+        model = original
+
+
+def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
+    """The DDP layer of a wrapped model, if it has one."""
+    while not isinstance(model, DistributedDataParallel):
+        original = model._modules.get("_orig_mod")
+        if original is None:
+            return None
+        model = original
+    return model

@@ -1,0 +1,46 @@
+"""The last act of a run that ended well: result.json, by rank 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dist_train.distributed.run import Run
+from dist_train.rundir.directory import RunDir
+from dist_train.rundir.metrics import metrics_hash, read_metrics
+from dist_train.rundir.result import Result, read_result, write_result
+from dist_train.trainer.pace import Pace
+from dist_train.trainer.position import Position
+from dist_train.trainer.saves import Saved
+
+
+def write_outcome(run: Run, run_dir: RunDir, end: Position, saved: Saved, pace: Pace) -> Result:
+    """Write the result; the figures of speed stay those of the attempt that trained last."""
+    before = read_result(run_dir)
+    trained = pace.samples_per_s > 0 or before is None
+    result = Result(
+        run_id=run.run_id,
+        status="done",
+        exit_code=0,
+        steps=end.step,
+        epochs=end.epoch,
+        samples=end.samples_total,
+        world_size=run.world_size,
+        attempts=run.attempt + 1,
+        metrics=_last_figures(run_dir),
+        weights_hash=saved.weights_hash,
+        state_hash=saved.state_hash,
+        metrics_hash=metrics_hash(run_dir.metrics),
+        wall_s=pace.wall_s if trained or before is None else before.wall_s,
+        samples_per_s=pace.samples_per_s if trained or before is None else before.samples_per_s,
+    )
+    write_result(run_dir, result)
+    return result
+
+
+def _last_figures(run_dir: RunDir) -> dict[str, float]:
+    """Of the last evaluation; of the last training step where nothing was evaluated."""
+    records: list[dict[str, Any]] = read_metrics(run_dir.metrics)
+    chosen = [record for record in records if record.get("kind") == "eval"] or records
+    if not chosen:
+        return {}
+    return {"loss": chosen[-1]["loss"], **chosen[-1].get("metrics", {})}

@@ -1,0 +1,41 @@
+"""Random streams of a rank: put back around what may not draw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from dist_train.checkpoint.rng import cuda_in_use
+from dist_train.distributed.seeding import derive, seed_all
+
+_MODEL = 0x6D6F64656C
+
+
+def seed_for_model(seed: int) -> None:
+    """The same streams on every rank, for drawing the parameters; not those of the training."""
+    seed_all(derive(seed, _MODEL) >> 1, 0)
+
+
+def seed_for_training(seed: int, rank: int) -> None:
+    """Each rank's own streams: dropout differs between ranks."""
+    seed_all(seed, rank)
+
+
+@contextmanager
+def rng_kept() -> Iterator[None]:
+    """Put all streams back where they were, whatever happens inside."""
+    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    # Only the current device: a rank uses no other.
+    cuda = torch.cuda.get_rng_state() if cuda_in_use() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)

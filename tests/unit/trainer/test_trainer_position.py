@@ -1,0 +1,63 @@
+"""Where training stands follows from the number of steps; speed counts training alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dist_train.trainer.announce import batch_split, resume_line
+from dist_train.trainer.pace import Pace
+from dist_train.trainer.position import Extent, Position
+
+
+def test_positions_of_an_uneven_epoch() -> None:
+    extent = Extent.of(samples=10, batch_size=4, epochs=2, steps=None)
+    assert (extent.steps_per_epoch, extent.total_steps, extent.epochs) == (3, 6, 2)
+    assert [extent.at(step) for step in (0, 2, 3, 4, 6)] == [
+        Position(0, 0, 0, 0),
+        Position(2, 0, 8, 8),
+        Position(3, 1, 0, 10),
+        Position(4, 1, 4, 14),
+        Position(6, 2, 0, 20),
+    ]
+    assert [extent.epoch_of(step) for step in (1, 3, 4, 6)] == [0, 0, 1, 1]
+    assert [step for step in range(1, 7) if extent.ends_epoch(step)] == [3, 6]
+
+
+def test_a_length_in_steps_may_cut_the_last_epoch() -> None:
+    extent = Extent.of(samples=10, batch_size=4, epochs=None, steps=4)
+    assert (extent.total_steps, extent.epochs) == (4, 2)
+    with pytest.raises(ValueError, match="epochs or steps"):
+        Extent.of(10, 4, epochs=1, steps=4)
+
+
+def test_the_batch_is_told_as_its_split() -> None:
+    assert batch_split(64, 4, 1) == "batch 64 = 4 ranks x 16 x 1"
+    assert batch_split(64, 1, 2) == "batch 64 = 1 rank x 32 x 2"
+    assert batch_split(64, 3, 1) == "batch 64 = 3 ranks x 21-22 x 1"
+    assert resume_line(Position(42, 1, 1216, 2654)) == "resumed from step 42 (epoch 1, sample 1216)"
+
+
+def test_pace_leaves_out_evaluations_and_saves_and_counts_waiting() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+
+    def slow_items() -> list[int]:
+        return [1, 2]
+
+    for _ in pace.waiting(slow_items()):
+        now[0] += 1.0
+        pace.count(50)
+    with pace.paused():
+        now[0] += 100.0
+    assert pace.lap() == (50.0, 0.0)
+    assert (pace.samples_per_s, pace.wall_s) == (50.0, 102.0)
+
+    def late() -> object:
+        for item in (1, 2):
+            now[0] += 3.0
+            yield item
+
+    for _ in pace.waiting(late()):  # type: ignore[arg-type]
+        now[0] += 1.0
+        pace.count(8)
+    assert pace.lap() == (2.0, 0.75)
