@@ -21,6 +21,7 @@ from dist_train.errors import ExitCode, NotFoundError
 from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
 from dist_train.jobs.agent_command import agent_argv, agent_environ
 from dist_train.jobs.logs import follow_logs
+from dist_train.jobs.orphans import end_processes
 from dist_train.jobs.owner import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.rundir import RunDir
@@ -238,6 +239,7 @@ class Supervisor:
             if agent.poll() is None:
                 agent.kill()
                 agent.wait(timeout=_SECOND_CTRL_C_GRACE_S)
+        end_processes(self._spec.run_id)
 
 
 def _fill(text: str, filled: dict[str, str]) -> str:

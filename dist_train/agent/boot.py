@@ -25,6 +25,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from dist_train import env
+from dist_train.agent.title import set_title
 from dist_train.errors import DistTrainError
 
 _PR_SET_PDEATHSIG = 1
@@ -46,19 +47,13 @@ def die_with_parent(parent_pid: int, death_signal: int) -> None:
 def main(argv: list[str]) -> None:
     """Run one rank; does not return."""
     die_with_parent(int(argv[0]), signal.SIGKILL)
-    _set_title()
+    set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group before it ends it.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     kind, value, args = argv[1], argv[2], argv[3:]
     code, keep_alive = _run(kind, value, args)
     _leave(code, keep_alive)
-
-
-def _set_title() -> None:
-    from setproctitle import setproctitle
-
-    setproctitle(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
 
 
 def _run(kind: str, value: str, args: list[str]) -> tuple[int, Any]:

@@ -9,6 +9,7 @@ Pinned by tests/contract/test_elastic_names.py over torch's private names.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -32,8 +33,10 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.stopping import Stopping
 from dist_train.agent.workers import Rank, Workers, start_rank
 from dist_train.errors import ExitCode
+from dist_train.jobs.orphans import end_processes
 from dist_train.rundir.board import Board
 
+logger = logging.getLogger(__name__)
 _EXIT_INTERRUPTED_BY_TERM = 128 + signal.SIGTERM
 
 
@@ -69,6 +72,7 @@ class NodeAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         settings = self._settings
+        self._end_orphans()  # of an attempt whose agent was killed
         board_path = settings.run.control / f"board-node-{settings.node}"
         board = Board.create(board_path, settings.procs)
         logs = settings.run.attempt_logs(self._attempt.attempt)
@@ -201,6 +205,13 @@ class NodeAgent(LocalElasticAgent):
         if self._workers is not None:
             self._workers.kill(dump_stacks=False)
             self._workers = None
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """What the ranks had started and left behind: nothing of a run outlives it on its node."""
+        ended = end_processes(self._settings.run_id, self._settings.node)
+        if ended:
+            logger.info("ended processes that ranks had left behind: %s", ended)
 
 
 def run_agent(agent: NodeAgent, until: Callable[[], bool]) -> None:

@@ -25,6 +25,7 @@ from dist_train.agent.recorder import RunRecorder
 from dist_train.agent.server import Server
 from dist_train.agent.settings import Settings
 from dist_train.agent.stopping import Stopping, wait_for_signals
+from dist_train.agent.title import set_title
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.rundir.records import write_bytes_atomic
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
         if told.parent_pid is not None:
             die_with_parent(told.parent_pid, signal.SIGTERM)
         _log_to_file(told)
-        _set_title(told)
+        set_title(f"dist-train agent node={told.node} run={told.run.path}")
         code = Node(told).run()
     except DistTrainError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -58,12 +59,6 @@ def main(argv: Sequence[str]) -> None:
         sys.stderr.flush()
         # torch's store threads must not hold the exit up.
         os._exit(code)
-
-
-def _set_title(told: Settings) -> None:
-    from setproctitle import setproctitle
-
-    setproctitle(f"dist-train agent node={told.node} run={told.run.path}")
 
 
 def _log_to_file(told: Settings) -> None:

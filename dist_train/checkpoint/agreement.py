@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KINDS: dict[str, type[DistTrainError]] = {
-    kind.__name__: kind for kind in (CheckpointError, CheckpointWriteError, Damaged, Unsupported, ReplicaMismatch)
+    kind.__name__: kind
+    for kind in (CheckpointError, CheckpointWriteError, Damaged, Unsupported, ReplicaMismatch)
 }
 
 

@@ -77,7 +77,8 @@ def _why_not_the_same(directory: Path, target: Path, ours: Manifest) -> str | No
     if fence is not None and not fence.admits(theirs):
         return f"written by attempt {theirs.attempt} after a newer attempt had begun"
     if theirs.state_hash != ours.state_hash:
-        return f"step {ours.step} was reached again with another state ({ours.state_hash}, not {theirs.state_hash})"
+        hashes = f"state_hash {ours.state_hash}, not {theirs.state_hash}"
+        return f"step {ours.step} was reached again with another state ({hashes})"
     logger.info("step %s is there already with the same state", ours.step)
     return None
 

@@ -43,7 +43,10 @@ class Fence:
 
     def to_bytes(self) -> bytes:
         """Canonical JSON with a hash over the rest."""
-        record: dict[str, object] = {"attempt": self.attempt, "accepts": [list(pair) for pair in sorted(self.accepts)]}
+        record: dict[str, object] = {
+            "attempt": self.attempt,
+            "accepts": [list(pair) for pair in sorted(self.accepts)],
+        }
         record["schema_version"] = 1
         return dump_canonical({**record, "self_hash": xxhash.xxh3_128_hexdigest(dump_canonical(record))})
 

@@ -39,7 +39,7 @@ def newest_good(directory: Path) -> Loaded | None:
         try:
             manifest = read_manifest(path)
             if fence is not None and not fence.admits(manifest):
-                quarantine(path, f"written by attempt {manifest.attempt} after a newer attempt had begun")
+                _set_aside({path: f"written by attempt {manifest.attempt} after a newer attempt had begun"})
                 continue
         except (Damaged, FileNotFoundError):
             pass  # read_checkpoint says what is wrong with it
@@ -49,7 +49,7 @@ def newest_good(directory: Path) -> Loaded | None:
             logger.warning("%s cannot be used: %s", path, error)
             faults[path] = error
             continue
-        _set_aside(faults)
+        _set_aside({path: error.what for path, error in faults.items()})
         return loaded
     if faults:
         raise CheckpointError(
@@ -60,13 +60,13 @@ def newest_good(directory: Path) -> Loaded | None:
     return None
 
 
-def _set_aside(faults: dict[Path, Damaged]) -> None:
-    for path, fault in faults.items():
+def _set_aside(reasons: dict[Path, str]) -> None:
+    for path, reason in reasons.items():
         try:
-            quarantine(path, str(fault))
+            quarantine(path, reason)
         except OSError as error:
             # A directory that may only be read can still be resumed from.
-            logger.warning("%s is damaged and stays in place: %s", path, error)
+            logger.warning("%s is not used (%s) and stays in place: %s", path, reason, error)
 
 
 def open_exactly(path: Path, self_hash: str, appear_s: float = APPEAR_S) -> Loaded:

@@ -19,9 +19,9 @@ VERSION = 1
 DATA_KEYS = ("n", "fingerprint", "seed", "dataset_id", "permutation_version", "batch_size")
 
 Count = Annotated[int, Field(ge=0)]
-Hash = Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\Z")]
+Hash = Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]
 # One plain name: a manifest must not lead a reader out of its directory.
-FileName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")]
+FileName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*\z")]
 
 
 class _Record(BaseModel):

@@ -61,7 +61,9 @@ def check_storable(key: str, tensor: torch.Tensor) -> None:
             mend="only dense tensors are stored; convert it in the object's state_dict()",
         )
     if tensor.dtype not in _NAMES:
-        raise CheckpointError(f"'{key}' has dtype {dtype_name(tensor.dtype)}, which safetensors does not know")
+        raise CheckpointError(
+            f"'{key}' has dtype {dtype_name(tensor.dtype)}, which safetensors does not know"
+        )
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,7 +73,7 @@ def host(tensor: torch.Tensor) -> torch.Tensor:
 
 def view_bytes(tensor: torch.Tensor) -> memoryview:
     """A writable view of the bytes of a `host` tensor."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def new_tensor(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, memoryview]:

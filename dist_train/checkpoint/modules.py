@@ -156,7 +156,9 @@ def load_module(module: nn.Module, tensors: Mapping[str, torch.Tensor], extra: M
     target = unwrap(module)
     given = {**tensors, **extra}
     names = {plain_name(name): name for name in target.state_dict()}
-    target.load_state_dict({names[name]: value for name, value in given.items() if name in names}, strict=True)
+    target.load_state_dict(
+        {names[name]: value for name, value in given.items() if name in names}, strict=True
+    )
 
 
 def load_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:

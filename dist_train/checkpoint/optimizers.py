@@ -83,9 +83,14 @@ def fit_optimizer(optimizer: Optimizer, entry: Mapping[str, Any], names: Names, 
             f"'{label}' was written by {there}; this optimizer is {here}",
             mend=f"use {there}, or start afresh from the weights alone with load_model",
         )
-    current, stored = group_names(optimizer, names, label), [group["params"] for group in entry["param_groups"]]
+    current, stored = (
+        group_names(optimizer, names, label),
+        [group["params"] for group in entry["param_groups"]],
+    )
     if len(current) != len(stored):
-        raise CheckpointError(f"'{label}' has {len(current)} parameter groups; the checkpoint has {len(stored)}")
+        raise CheckpointError(
+            f"'{label}' has {len(current)} parameter groups; the checkpoint has {len(stored)}"
+        )
     for index, (mine, theirs) in enumerate(zip(current, stored, strict=True)):
         missing, unexpected = set(mine) - set(theirs), set(theirs) - set(mine)
         if missing or unexpected:

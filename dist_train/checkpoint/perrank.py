@@ -31,7 +31,7 @@ def own_tensors(found: Collected, rank: int, differing: frozenset[str]) -> dict[
 
 def gather_per_rank(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """All ranks' tensors as `rank<r>/<name>` (collective; only rank 0 uses the result)."""
-    everything = {}
+    everything: dict[str, torch.Tensor] = {}
     for rank, payload in enumerate(control.all_gather_bytes(_pack(own))):
         if control.is_main:
             everything |= {f"rank{rank}/{name}": tensor for name, tensor in _unpack(payload).items()}

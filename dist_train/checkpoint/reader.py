@@ -111,7 +111,9 @@ def _read_state(path: Path, entry: FileEntry) -> object:
 def _check_complete(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
     for key, entry in manifest.tensors.items():
         if len(entry.shards) != 1 or entry.shards[0].shape != entry.shape:
-            raise Unsupported(f"tensor '{key}' lies in {len(entry.shards)} shards; this version reads whole ones")
+            raise Unsupported(
+                f"tensor '{key}' lies in {len(entry.shards)} shards; this version reads whole ones"
+            )
         if key not in tensors:
             raise Damaged(f"tensor '{key}' is in the manifest but in no file")
     for second, first in manifest.aliases.items():

@@ -33,7 +33,8 @@ def differing_buffers(control: Control, step: int, found: Collected) -> frozense
         return frozenset()
     buffers = {found.buffers[key]: tensor for key, tensor in found.tensors.items() if key in found.buffers}
     buffer_digests = _each(buffers | found.local_buffers)
-    rows = control.all_gather([_entry_digests(found), buffer_digests])
+    rows = control.all_gather([_entry_digests(found), buffer_digests, {"step": step}])
+    _refuse_other_steps([_part(row, 2)["step"] for row in rows])
     entries, buffer_rows = [_part(row, 0) for row in rows], [_part(row, 1) for row in rows]
     for key in sorted({key for row in entries for key in row}):
         digests = [row.get(key) for row in entries]
@@ -41,6 +42,14 @@ def differing_buffers(control: Control, step: int, found: Collected) -> frozense
             _raise_mismatch(control, step, found, key, digests)
     names = {name for row in buffer_rows for name in row}
     return frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
+
+
+def _refuse_other_steps(steps: list[JsonValue]) -> None:
+    if len(set(map(str, steps))) > 1:
+        told = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
+        raise ReplicaMismatch(
+            f"ranks save different steps ({told})", cause="they have not made the same number of steps"
+        )
 
 
 def _entry_digests(found: Collected) -> dict[str, JsonValue]:
@@ -62,7 +71,9 @@ def _part(row: JsonValue, index: int) -> dict[str, JsonValue]:
     return part
 
 
-def _raise_mismatch(control: Control, step: int, found: Collected, key: str, digests: list[JsonValue]) -> None:
+def _raise_mismatch(
+    control: Control, step: int, found: Collected, key: str, digests: list[JsonValue]
+) -> None:
     shared = {name: t for name, t in found.owned.get(key, {}).items() if name not in found.buffers}
     rows = [row if isinstance(row, dict) else {} for row in control.all_gather(_each(shared))]
     groups: dict[str, list[int]] = defaultdict(list)
@@ -77,12 +88,13 @@ def _raise_mismatch(control: Control, step: int, found: Collected, key: str, dig
     word = _WORDS.get(str(entry.get("kind")) if isinstance(entry, dict) else "", "state")
     tie = len(ordered[1]) == len(majority)
     raise ReplicaMismatch(
-        f"step {step} is not saved: {_ranks(odd)} {'has' if len(odd) == 1 else 'have'} other {word} ('{key}') "
-        f"than {_ranks(majority)}" + (f", first in '{tensor}'" if tensor else ", in values outside its tensors"),
+        f"step {step} is not saved: {_ranks(odd)} {'has' if len(odd) == 1 else 'have'} "
+        f"other {word} ('{key}') than {_ranks(majority)}"
+        + (f", first in '{tensor}'" if tensor else ", in values outside its tensors"),
         odd,
         cause="no majority: either side may be the wrong one"
         if tie
-        else "replicas that began equal have come apart, by a faulty device, or by code that differs between ranks",
+        else "a faulty device, or code that does not do the same on all ranks",
         mend="resume from the last checkpoint; state that is each rank's own cannot be saved in `state`",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -13,11 +12,8 @@ from dist_train.checkpoint.encoding import decode, encode
 from dist_train.checkpoint.modules import fit_module, load_buffers, load_module
 from dist_train.checkpoint.optimizers import fit_optimizer, load_optimizer
 from dist_train.checkpoint.reader import Loaded
-from dist_train.checkpoint.rng import CUDA, cuda_in_use, derive_cuda, derive_rng, restore_rng
 from dist_train.checkpoint.state import MAIN, kind_of, names_for, prefix_of
 from dist_train.errors import CheckpointError
-
-logger = logging.getLogger(__name__)
 
 EXTRA = "extra state/"
 # The order in which they are restored: an optimizer may look at its parameters, a schedule at its optimizer.
@@ -106,39 +102,3 @@ def apply_buffers(state: Mapping[str, Any], loaded: Loaded, rank: int, same_worl
             start = "" if key == MAIN else f"{prefix_of(key)}/"
             mine = {name[len(start) :]: t for name, t in buffers.items() if name.startswith(start)}
             load_buffers(value, mine)
-
-
-def apply_rng(loaded: Loaded, rank: int, world_size: int) -> bool:
-    """Random streams, the last thing to be restored; True if each is as it was.
-
-    Raises:
-        CheckpointError: at the same world size, a stream of this rank is missing.
-    """
-    manifest, seed = loaded.manifest, loaded.reserved.get("seed")
-    base = seed if isinstance(seed, int) else 0
-    if manifest.world_size != world_size:
-        derive_rng(base, manifest.step, rank)
-        if rank == 0:
-            logger.warning(
-                "step %s was saved by %s ranks and is loaded by %s: each rank's random streams are derived anew "
-                "from (seed %s, step, rank), and every rank takes rank 0's buffers",
-                manifest.step,
-                manifest.world_size,
-                world_size,
-                base,
-            )
-        return False
-    streams = loaded.below(f"rank{rank}/rng")
-    saved_on_gpu = any(key.endswith(f"/rng/{CUDA}") for key in loaded.tensors)
-    if cuda_in_use() == saved_on_gpu:
-        restore_rng(streams)
-        return True
-    if cuda_in_use():
-        restore_rng({**streams, CUDA: torch.cuda.get_rng_state()})
-        derive_cuda(base, manifest.step, rank)
-    else:
-        restore_rng(streams)
-    if rank == 0:
-        here, there = ("a GPU", "a CPU") if cuda_in_use() else ("a CPU", "a GPU")
-        logger.warning("step %s was saved on %s and is loaded on %s: the GPU's random stream is not restored", manifest.step, there, here)
-    return False

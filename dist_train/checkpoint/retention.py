@@ -46,7 +46,11 @@ class Retention:
         """
         kept = {newest, *sorted(scores)[-max(self.keep_last, ALWAYS_KEPT) :]}
         sign = 1 if self.best_mode == "min" else -1
-        ranked = sorted((sign * score, -step) for step, score in scores.items() if score is not None and not math.isnan(score))
+        ranked = sorted(
+            (sign * score, -step)
+            for step, score in scores.items()
+            if score is not None and not math.isnan(score)
+        )
         kept |= {-step for _score, step in ranked[: self.keep_best]}
         return sorted(set(scores) - kept)
 

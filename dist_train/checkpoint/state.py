@@ -36,7 +36,7 @@ class Collected:
         aliases: manifest key of a tied tensor -> manifest key of the stored one.
         buffers: manifest key of a module's buffer -> its name under `rank<r>/buffer/`.
         local_buffers: buffers outside any state_dict, by their name under `rank<r>/buffer/`.
-        weights: the tensors of weights_hash.
+        weights: the names of weights_hash -> manifest key of the stored tensor.
     """
 
     entries: dict[str, JsonValue] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Collected:
     aliases: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
     local_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -124,7 +124,7 @@ def _collect_module(key: str, module: nn.Module, out: Collected) -> JsonValue:
     for name, tensor in found.local_buffers.items():
         out.local_buffers[buffer_name(key, name)] = tensor
     if key == MAIN or not out.weights:
-        out.weights = found.tensors
+        out.weights = {name: f"{prefix}/{found.aliases.get(name, name)}" for name in found.tensors}
     return {"extra": encode(found.extra, f"{prefix}/extra state", out.owned[key])}
 
 
@@ -139,4 +139,6 @@ def _check_keys(state: Mapping[str, Any]) -> None:
             )
         other = prefixes.setdefault(prefix_of(key), key)
         if other != key:
-            raise CheckpointError(f"the state keys '{other}' and '{key}' would share the name '{prefix_of(key)}'")
+            raise CheckpointError(
+                f"the state keys '{other}' and '{key}' would share the name '{prefix_of(key)}'"
+            )

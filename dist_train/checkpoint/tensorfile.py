@@ -47,7 +47,11 @@ class TensorFile:
         for name in order:
             tensor = tensors[name]
             start, end = end, end + tensor.nbytes
-            entry = {"dtype": code_of(tensor.dtype), "shape": list(tensor.shape), "data_offsets": [start, end]}
+            entry = {
+                "dtype": code_of(tensor.dtype),
+                "shape": list(tensor.shape),
+                "data_offsets": [start, end],
+            }
             head[name] = entry
         text = json.dumps(head, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGN)
@@ -55,7 +59,7 @@ class TensorFile:
         self.bytes = len(self._head) + end
 
     def write(self, write: Write) -> list[str]:
-        """Hand all bytes to `write`, in order; the block hashes are taken before each piece is handed over."""
+        """Hand all bytes to `write`, in order; block hashes are taken before each piece goes."""
         hasher = BlockHasher()
         for piece in self._pieces():
             hasher.update(piece)

@@ -6,13 +6,13 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from dist_train.checkpoint.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.commit import publish
+from dist_train.checkpoint.draft import Draft
 from dist_train.checkpoint.layout import MANIFEST, STATE_JSON, staging_name, step_directories
 from dist_train.checkpoint.manifest import FileEntry, Manifest, Shard, TensorEntry
 from dist_train.checkpoint.memory import dtype_name
@@ -31,21 +31,6 @@ from dist_train.errors import CheckpointWriteError
 # For the manifest's hashes, and blocks that are only partly filled.
 SLACK_BYTES = 64 << 10
 _RANKS = "ranks"
-
-
-@dataclass(frozen=True)
-class Draft:
-    """All that will be written, in memory.
-
-    Args:
-        manifest: complete but for tensors and files, and not sealed.
-        tensors: manifest key -> `host` tensor.
-        state_json: the bytes of state.json.
-    """
-
-    manifest: Manifest
-    tensors: Mapping[str, torch.Tensor]
-    state_json: bytes
 
 
 def write_checkpoint(directory: Path, draft: Draft) -> Manifest:
@@ -70,7 +55,7 @@ def write_checkpoint(directory: Path, draft: Draft) -> Manifest:
         with suppress(OSError):
             remove_tree(staging)
         if isinstance(error, OSError):
-            raise _write_failed(error, directory, step, needed) from error
+            raise write_failed(error, directory, f"the checkpoint of step {step}", needed) from error
         raise
 
 
@@ -136,9 +121,10 @@ def _look_for_room(directory: Path, step: int, needed: int) -> None:
         )
 
 
-def _write_failed(error: OSError, directory: Path, step: int, needed: int) -> CheckpointWriteError:
+def write_failed(error: OSError, directory: Path, thing: str, needed: int = 4096) -> CheckpointWriteError:
+    """The error for a write that the operating system refused; says what stays and what mends it."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    what = f"the checkpoint of step {step} could not be written: {error.filename or directory}: {reason}"
+    what = f"{thing} could not be written: {error.filename or directory}: {reason}"
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return CheckpointWriteError(what, mend=_mend(directory, "mend that"))
     try:
@@ -155,5 +141,7 @@ def _write_failed(error: OSError, directory: Path, step: int, needed: int) -> Ch
 
 def _mend(directory: Path, act: str) -> str:
     steps = [step for step, path in step_directories(directory).items() if (path / MANIFEST).exists()]
-    stays = f"the last good checkpoint (step {steps[-1]}) stays" if steps else "there was no checkpoint before it"
+    stays = (
+        f"the last good checkpoint (step {steps[-1]}) stays" if steps else "there was no checkpoint before it"
+    )
     return f"{stays}; {act} and resume"

@@ -1,22 +1,25 @@
-"""Finding a run: by directory, by name, or `@last`."""
+"""Finding a run: by directory, by name, by handle, or `@last`; and the record job.json."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dist_train import registry
-from dist_train.errors import NotFoundError
+from dist_train.errors import ConfigError, NotFoundError
 from dist_train.jobs.launcher import JobHandle, Launcher
 from dist_train.jobs.spec import JobSpec
 from dist_train.rundir import RunDir
-from dist_train.rundir.records import read_json
+from dist_train.rundir.records import read_json, write_json_atomic
 
 LAST = "@last"
-_ROOT = Path("runs")
+ROOT = Path("runs")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,16 @@ class OpenedRun:
     spec: JobSpec
     options: dict[str, Any]
 
+    @property
+    def where(self) -> str:
+        """The run directory, as launchers take it."""
+        return str(self.run.path)
+
+    @property
+    def word(self) -> str:
+        """What a person types to mean this run."""
+        return run_word(self.run)
+
 
 def find_run(name: str) -> RunDir:
     """The run of that directory, name or handle; raises NotFoundError (66) with the nearest."""
@@ -36,28 +49,27 @@ def find_run(name: str) -> RunDir:
         runs = list(all_runs())
         if not runs:
             raise NotFoundError(
-                f"there is no run in {_ROOT.absolute()}", mend="dist-train launch examples/digits.yaml"
+                f"there is no run in {ROOT.absolute()}", mend="dist-train launch examples/digits.yaml"
             )
         return max(runs, key=lambda run: run.job.stat().st_mtime)
-    for candidate in (Path(name), _ROOT / name):
-        run = RunDir(candidate.absolute())
+    for candidate in (Path(name), ROOT / name):
+        run = RunDir(Path(os.path.normpath(candidate.absolute())))
         if run.is_run:
             return run
     for run in all_runs():
-        record = read_json(run.job)
-        if record is not None and record.get("handle") == name:
+        if _handle_of(run) == name:
             return run
     near = difflib.get_close_matches(Path(name).name, [run.path.name for run in all_runs()], n=1)
     raise NotFoundError(
         f"no run is called {name!r}",
-        cause="a directory is a run once it holds job.json"
+        cause=f"{name} holds no job.json, which every run has"
         if Path(name).is_dir()
-        else f"looked in {_ROOT.absolute()}",
+        else f"looked in {ROOT.absolute()}",
         mend=f"did you mean {near[0]!r}?" if near else "`dist-train list` shows the runs here",
     )
 
 
-def all_runs(root: Path = _ROOT) -> Iterator[RunDir]:
+def all_runs(root: Path = ROOT) -> Iterator[RunDir]:
     """Every run below `runs/`, in order of name."""
     if root.is_dir():
         for folder in sorted(root.iterdir()):
@@ -68,11 +80,62 @@ def all_runs(root: Path = _ROOT) -> Iterator[RunDir]:
 
 def open_run(name: str) -> OpenedRun:
     """Find a run and load its launcher."""
-    run = find_run(name)
-    record = read_json(run.job) or {}
-    launcher = registry.load("launchers", str(record.get("launcher")))
+    return open_found(find_run(name))
+
+
+def open_found(run: RunDir) -> OpenedRun:
+    """Read job.json and load the launcher; raises ConfigError where either cannot be."""
+    record = read_job(run)
+    try:
+        spec = JobSpec.from_json(record["spec"])
+        name, handle = str(record["launcher"]), JobHandle(str(record["handle"]))
+        options = dict(record.get("options") or {})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(run, f"{type(error).__name__}: {error}") from error
+    launcher = registry.load("launchers", name)
     assert isinstance(launcher, Launcher)
-    spec = JobSpec.from_json(record["spec"])
-    return OpenedRun(
-        run, launcher, JobHandle(str(record.get("handle"))), spec, dict(record.get("options", {}))
+    return OpenedRun(run, launcher, handle, spec, options)
+
+
+def read_job(run: RunDir) -> dict[str, Any]:
+    """job.json as it lies there; raises ConfigError for one that is no JSON object."""
+    try:
+        record = read_json(run.job)
+    except (OSError, ValueError) as error:
+        raise _unreadable(run, str(error)) from error
+    if record is None:
+        raise _unreadable(run, "it is not a JSON object")
+    return record
+
+
+def write_job(run: RunDir, launcher: str, handle: JobHandle, spec: JobSpec, options: Mapping[str, Any]) -> None:
+    """Make the directory a run, or say anew how it runs."""
+    record = {"launcher": launcher, "handle": handle.text, "argv": sys.argv, "options": dict(options)}
+    write_json_atomic(run.job, {**record, "spec": spec.to_json()})
+
+
+def rename_handle(run: RunDir, handle: JobHandle) -> None:
+    """The job goes on under another handle: the one that was printed must find the run."""
+    write_json_atomic(run.job, {**read_job(run), "handle": handle.text})
+
+
+def run_word(run: RunDir) -> str:
+    """The shortest word that means this run here: its name, else its directory; quoted for a shell."""
+    name = run.path.name
+    plain = (ROOT / name).absolute() == run.path and not RunDir(Path(name).absolute()).is_run
+    return shlex.quote(name if plain else str(run.path))
+
+
+def _handle_of(run: RunDir) -> str | None:
+    try:
+        return str(read_job(run).get("handle"))
+    except ConfigError:
+        return None
+
+
+def _unreadable(run: RunDir, why: str) -> ConfigError:
+    return ConfigError(
+        f"{run.job} cannot be read: {why}",
+        cause="it was changed or damaged after the launch wrote it",
+        mend=f"its logs and checkpoints are untouched: {run.logs}, {run.checkpoints}",
     )

@@ -28,10 +28,6 @@ _MISSING_MEND = (
 )
 
 
-class StoreLost(RendezvousError):
-    """Rank 0's store ended during the roll-call."""
-
-
 @dataclass(frozen=True)
 class Hello:
     """What a rank says of itself; `pids` names the space in which its pid has a meaning."""
@@ -87,7 +83,7 @@ class RollCall:
             self._say_hello(json.dumps(asdict(Hello.mine(gpu))))
             verdict = self._call() if self.rank == 0 else self._await_verdict()
         except torch_dist.DistError as error:
-            raise StoreLost(
+            raise RendezvousError(
                 "rank 0's store went away while ranks were coming together",
                 cause=str(error).partition("\n")[0],
                 mend="the log of rank 0 says why it ended",

@@ -15,7 +15,7 @@ from dist_train.distributed import devices, file_store, tcp_store
 from dist_train.distributed.bounds import bounded_start
 from dist_train.distributed.control import Control
 from dist_train.distributed.init_method import FileMeeting, Meeting, TcpMeeting, parse
-from dist_train.distributed.roll_call import RollCall, StoreLost
+from dist_train.distributed.roll_call import RollCall
 from dist_train.distributed.stores import PrefixStore, Store
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError, RendezvousError
@@ -25,9 +25,12 @@ logger = logging.getLogger(__name__)
 # Set by torchrun's engine when its agent serves the store: then every rank is a client.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _MIN_TIMEOUT_S = 1.0
-# Groups that this process has formed so far, equal on all ranks. The next one must not meet what is left of the
-# last: its keys in a launcher's store, its file, its server that is about to close.
+# Groups that this process has formed so far, equal on all ranks: the next one must not meet the keys
+# of the last.
 _formed = 0
+# Stores at ports, kept to the process's end: a second run of the same processes would otherwise race
+# with the closing of the first one's server.
+_kept: dict[Meeting, Store] = {}
 
 
 @dataclass(frozen=True)
@@ -84,27 +87,16 @@ def start_groups(
     if isinstance(meeting, FileMeeting) and _formed:
         meeting = FileMeeting(meeting.path.with_name(f"{meeting.path.name}.{_formed}"))
     with bounded_start(timeout_s + 15.0, f"the start of rank {info.rank} of {info.world_size} at {meeting}"):
-        store = _meet(meeting, info, device, timeout_s, (attempt or 0, _formed))
+        deadline = time.monotonic() + timeout_s
+        base = _kept.get(meeting) or _open(meeting, info, deadline, timeout_s)
+        store = PrefixStore(f"dist-train/{attempt or 0}/{_formed}", base)
+        RollCall(store, info.rank, info.world_size, deadline, _taken(meeting)).meet(devices.unique_id(device))
         control = _form(store, info, device, collective_timeout_s or timeout_s)
     _formed += 1
-    return Started(control, meeting if isinstance(meeting, FileMeeting) else None)
-
-
-def _meet(
-    meeting: Meeting, info: RankInfo, device: torch.device, timeout_s: float, number: tuple[int, int]
-) -> Store:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        store = PrefixStore(f"dist-train/{number[0]}/{number[1]}", _open(meeting, info, deadline, timeout_s))
-        call = RollCall(store, info.rank, info.world_size, deadline, _taken(meeting))
-        try:
-            call.meet(devices.unique_id(device))
-        except StoreLost:
-            # The server of this process's last start, which was about to close, is no reason to give up.
-            if number[1] == 0 or info.rank == 0 or time.monotonic() >= deadline:
-                raise
-        else:
-            return store
+    if isinstance(meeting, FileMeeting):
+        return Started(control, meeting)
+    _kept[meeting] = base
+    return Started(control)
 
 
 def _open(meeting: Meeting, info: RankInfo, deadline: float, timeout_s: float) -> Store:

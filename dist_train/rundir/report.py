@@ -12,7 +12,7 @@ _RULE = "─" * 78
 
 def render_failure(failure: Failure, exit_code: int) -> str:
     """The failure block: the guilty first, its victims in one line, what to run next at the end."""
-    who = _who(failure)
+    who = guilty_name(failure)
     lines = [_RULE, f"FAILED: {who}: {failure.message}"]
     if failure.file is not None:
         lines.append(f"  at      {failure.file}:{failure.line}")
@@ -48,7 +48,8 @@ def render_result(run_dir: Path, result: Result) -> str:
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
 
 
-def _who(failure: Failure) -> str:
+def guilty_name(failure: Failure) -> str:
+    """`rank 3 (node 1, local rank 1) on host, pid 4711`; a node, or the job, where no rank is guilty."""
     if failure.rank is None:
         return f"node {failure.node_rank} on {failure.host}" if failure.node_rank is not None else "the job"
     pid = f", pid {failure.pid}" if failure.pid else ""

@@ -22,14 +22,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dist_train.errors import ConfigError
 from dist_train.strategies.outputs import hidden_tensors, map_tensors, trained_tensors
-from dist_train.strategies.unwrap import find_ddp
+from dist_train.strategies.unwrap import find_ddp, unwrap
 
 # Modules that have had their throw-away step.
 _warm: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
-    """Run one forward and backward pass that leaves no trace but DDP's regrouping.
+    """Run a forward and backward pass that leaves no trace but DDP's regrouping.
 
     Collective. Buffers, gradients and all random generators are put back. Does nothing for a model
     without DDP, and for one that has had it; the first training forward of a prepared model does it
@@ -37,7 +37,8 @@ def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
 
     Args:
         wrapped: what prepare returned.
-        forward_backward: runs the model on a batch and calls backward() on the loss.
+        forward_backward: runs the model on a batch and calls backward() on the loss; with
+            static_graph it is called twice.
     """
     ddp = find_ddp(wrapped)
     if ddp is None or ddp in _warm:
@@ -45,6 +46,9 @@ def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
     _warm.add(ddp)
     with _state_kept(ddp), _synchronising(ddp):
         forward_backward()
+        if ddp.static_graph:
+            # Its first pass only counts; the order is taken from the second.
+            forward_backward()
     return True
 
 
@@ -63,7 +67,7 @@ def _forward_backward(module: nn.Module, args: Any, kwargs: Any) -> None:
     output = module(*args, **kwargs)
     for name in hidden_tensors(output):
         raise ConfigError(
-            f"{type(module).__name__} returns a {name} that hides tensors",
+            f"{type(unwrap(module)).__name__} returns a {name} that hides tensors",
             cause="the gradient of an uneven share cannot be weighted inside it",
             mend="return tensors, tuples, lists, dicts or dataclasses",
         )

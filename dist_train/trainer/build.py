@@ -32,6 +32,7 @@ from dist_train.trainer.rng import rng_kept, seed_for_model, seed_for_training
 from dist_train.trainer.saves import Saves
 from dist_train.trainer.schedules import make_schedule
 from dist_train.trainer.step import Forward, Stepper
+from dist_train.trainer.tally import Reducer
 from dist_train.trainer.units import UnitCounter
 
 # Always there; a config names further ones.
@@ -85,6 +86,7 @@ def build(config: RunConfig, run: Run, run_dir: RunDir, grace_s: float) -> Train
         stepper=Stepper(
             forward, strategy, optimizer, schedule, units, run.world_size, config.trainer.clip_norm
         ),
+        reducer=Reducer(run.control),
         saves=saves,
         faults=faults,
         sinks=_sinks(config, run, run_dir, extent),

@@ -12,7 +12,7 @@ from dist_train.data.exact import ExactLoader
 from dist_train.distributed.control import Control
 from dist_train.trainer.rng import rng_kept
 from dist_train.trainer.step import Forward
-from dist_train.trainer.tally import Means, Tally
+from dist_train.trainer.tally import Means, Reducer, Tally
 
 
 def evaluate(forward: Forward, loader: ExactLoader, control: Control) -> Means:
@@ -28,7 +28,7 @@ def evaluate(forward: Forward, loader: ExactLoader, control: Control) -> Means:
         for share in loader.shares():
             units = forward.task.units(share.batch) if share.count else 0
             tally.add(forward(share), units, counts=share.count > 0)
-    return tally.means(control)
+    return Reducer(control).means(tally)
 
 
 @contextmanager

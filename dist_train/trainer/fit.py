@@ -21,7 +21,7 @@ from dist_train.trainer.position import Extent, Position
 from dist_train.trainer.progress import mark
 from dist_train.trainer.saves import Saves
 from dist_train.trainer.step import Stepper
-from dist_train.trainer.tally import Means, Tally
+from dist_train.trainer.tally import Means, Reducer, Tally
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Trainer:
     loader: ExactLoader
     evaluation: ExactLoader | None
     stepper: Stepper
+    reducer: Reducer
     saves: Saves
     faults: FaultPlan
     sinks: Sinks
@@ -76,7 +77,7 @@ class Trainer:
         self.faults.at_step(step)
         self.pace.count(shares[0].step_count)
         if tally is not None:
-            self._record("train", step, tally.means(self.run.control), learning_rate)
+            self._record("train", step, self.reducer.means(tally), learning_rate)
         means = self._evaluate(step, learning_rate) if self._evaluates(step) else None
         if self.run.should_stop() and step < self.extent.total_steps:
             self._stop(step, means)

@@ -21,7 +21,7 @@ class Means:
 
 
 class Tally:
-    """Adds up LossOutputs of this rank; `means` then adds up the ranks."""
+    """Adds up LossOutputs of this rank."""
 
     def __init__(self) -> None:
         self._loss: Tensor | float = 0.0
@@ -40,14 +40,41 @@ class Tally:
             held = self._metrics[name]
             self._metrics[name] = (held[0] + _float64(top), held[1] + _float64(bottom))
 
-    def means(self, control: Control) -> Means:
-        """Over all ranks, equal on all of them. Collective."""
-        names = sorted(self._metrics)
-        _refuse_other_names(names, control)
-        parts = [self._loss, self._units, *(part for name in names for part in self._metrics[name])]
-        sums = control.sum([float(part) for part in parts])
-        pairs = zip(names, sums[2::2], sums[3::2], strict=True)
-        return Means(_ratio(sums[0], sums[1]), {name: _ratio(top, bottom) for name, top, bottom in pairs})
+    @property
+    def names(self) -> list[str]:
+        """Of the metrics, sorted."""
+        return sorted(self._metrics)
+
+    def parts(self, names: list[str]) -> list[float]:
+        """Loss, units, then sum and count of each of these metrics; waits for the device."""
+        pairs = [self._metrics.get(name, (0.0, 0.0)) for name in names]
+        return [float(part) for part in (self._loss, self._units, *(part for pair in pairs for part in pair))]
+
+
+class Reducer:
+    """Adds tallies up over the ranks: the first one agrees on the metrics' names, then one sum each."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._names: list[str] | None = None
+
+    def means(self, tally: Tally) -> Means:
+        """Over all ranks, equal on all of them. Collective.
+
+        Raises:
+            ConfigError: on every rank, when a task's metrics differ between ranks or steps.
+        """
+        if self._names is None:
+            everywhere = self._control.all_gather([*tally.names])
+            if any(other != everywhere[0] for other in everywhere):
+                raise _other_names(f"names on each rank: {everywhere}")
+            self._names = tally.names
+        others = 0.0 if tally.names == self._names else 1.0
+        odd, loss, units, *rest = self._control.sum([others, *tally.parts(self._names)])
+        if odd:
+            raise _other_names(f"{int(odd)} ranks have others than {self._names}")
+        pairs = zip(self._names, rest[::2], rest[1::2], strict=True)
+        return Means(_ratio(loss, units), {name: _ratio(top, bottom) for name, top, bottom in pairs})
 
 
 def _float64(value: Tensor | float) -> Tensor | float:
@@ -58,11 +85,9 @@ def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
 
-def _refuse_other_names(names: list[str], control: Control) -> None:
-    everywhere = control.all_gather([*names])
-    if any(other != everywhere[0] for other in everywhere):
-        raise ConfigError(
-            "the task's metrics differ between ranks",
-            cause=f"names on each rank: {everywhere}",
-            mend="give the same metrics for every batch, with count 0 where one does not apply",
-        )
+def _other_names(cause: str) -> ConfigError:
+    return ConfigError(
+        "the task's metrics differ between ranks or steps",
+        cause=cause,
+        mend="give the same metrics for every batch, with count 0 where one does not apply",
+    )

@@ -44,5 +44,5 @@ def test_a_wrong_one_is_refused_with_its_text(text: str, words: str) -> None:
 
 
 def test_env_without_an_address_says_which_variable_is_missing() -> None:
-    with pytest.raises(ConfigError, match="2 ranks.*MASTER_ADDR and MASTER_PORT is not set"):
+    with pytest.raises(ConfigError, match=r"2 ranks.*MASTER_ADDR and MASTER_PORT is not set"):
         parse("env://", ALONE)

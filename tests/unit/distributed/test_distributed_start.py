@@ -69,7 +69,9 @@ def test_twenty_runs_one_after_the_other_in_the_same_processes(ranks: Any) -> No
             # The model outlives the group on purpose: freeing it then must not hang.
             kept = model
             del model, optimizer
-        return len(list(kept.parameters()))
+        with pytest.raises(ConfigError, match="prepared for a run that is closed"):
+            kept(torch.randn(3, 4))
+        return len(list(dt.unwrap(kept).parameters()))
 
     assert ranks(4, rounds) == [4] * 4
 
@@ -188,7 +190,7 @@ def test_a_file_that_no_rank_made_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     _as_rank(monkeypatch, 0)
     path = tmp_path / "notes.txt"
     path.write_text("mine")
-    with pytest.raises(RendezvousError, match="notes.txt.*is not fresh"):
+    with pytest.raises(RendezvousError, match=r"notes.txt.*is not fresh"):
         dt.init(device="cpu", init_method=f"file://{path}", timeout_s=5)
     assert path.read_text() == "mine"
 

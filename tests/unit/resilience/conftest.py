@@ -7,12 +7,14 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch._dynamo  # DDP imports it: once here, not once in every child
 
 # fn(meeting, extra arguments ...) -> JSON; `meeting` is a fresh file:// init method.
 Ranks = Callable[..., list[Any]]
@@ -28,14 +30,14 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
+def ranks(tmp_path: Path) -> Ranks:
     """Run fn on n ranks and give what each returned, in rank order."""
     numbers = iter(range(1000))
 
     def run(n: int, fn: Callable[..., Any], *args: Any, timeout_s: float = 50.0) -> list[Any]:
         return run_forked(n, fn, (f"file://{tmp_path}/meeting-{next(numbers)}", *args), timeout_s)
 
-    yield run
+    return run
 
 
 def run_forked(n: int, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> list[Any]:
@@ -62,8 +64,6 @@ def run_forked(n: int, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s:
 
 
 def _child(rank: int, n: int, fn: Callable[..., Any], args: tuple[Any, ...], end: Connection) -> None:
-    import torch
-
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}

@@ -77,7 +77,11 @@ def test_digits_learn_and_the_result_tells_it(tmp_path: Path, capsys: pytest.Cap
     result = start(
         tmp_path / "digits",
         config(
-            "trainer.epochs=6", "checkpoint={every_epochs: 3}", "model.args={width: 16}", "data.batch_size=64"
+            "trainer.epochs=6",
+            "checkpoint={every_epochs: 3}",
+            "model.args={width: 16}",
+            "data.train.args={}",
+            "data.batch_size=64",
         ),
     )
     said = capsys.readouterr().out.splitlines()
@@ -158,7 +162,7 @@ def test_a_stop_saves_at_that_step_and_the_next_attempt_goes_on(tmp_path: Path, 
 def test_a_save_that_does_not_fit_the_grace_is_not_begun(tmp_path: Path) -> None:
     asked = iter([False, False, True])
     hasty = config("checkpoint.every_steps=1", "resilience.grace_s=0.0001")
-    with pytest.raises(Preempted, match="stopped at step 3 .* not possible, last good checkpoint: step 2"):
+    with pytest.raises(Preempted, match=r"stopped at step 3 .* not possible, last good checkpoint: step 2"):
         start(tmp_path / "run", hasty, vote=lambda: next(asked))
     assert not (RunDir(tmp_path / "run").checkpoints / "step-00000003").exists()
 

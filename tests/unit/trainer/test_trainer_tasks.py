@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from dist_train.distributed.control import Control
 from dist_train.errors import ConfigError
 from dist_train.trainer.metrics import accuracy, top_k
 from dist_train.trainer.placement import to_device
-from dist_train.trainer.tally import Tally
+from dist_train.trainer.tally import Reducer, Tally
 from dist_train.trainer.task import LossOutput, NextTokenTask, SupervisedTask, Task
 from dist_train.trainer.units import UnitCounter
 
@@ -74,9 +75,19 @@ def test_tally_ignores_samples_of_no_weight_but_knows_their_names() -> None:
     tally.add(LossOutput(torch.tensor(6.0), {"accuracy": (torch.tensor(1), 2)}), units=2, counts=True)
     tally.add(LossOutput(torch.tensor(3.0), {"accuracy": (torch.tensor(2), 2)}), units=1, counts=True)
     tally.add(LossOutput(torch.tensor(float("nan")), {"accuracy": (5, 5), "late": (1, 1)}), 7, counts=False)
-    means = tally.means(Control())
+    means = Reducer(Control()).means(tally)
     assert (means.loss, means.metrics["accuracy"]) == (3.0, 0.75)
-    assert means.metrics["late"] != means.metrics["late"]
+    assert math.isnan(means.metrics["late"])
+
+
+def test_metrics_that_come_and_go_are_refused() -> None:
+    reducer = Reducer(Control())
+    first, second = Tally(), Tally()
+    first.add(LossOutput(torch.tensor(1.0), {"a": (1, 1)}), units=1, counts=True)
+    second.add(LossOutput(torch.tensor(1.0), {"b": (1, 1)}), units=1, counts=True)
+    assert reducer.means(first).metrics == {"a": 1.0}
+    with pytest.raises(ConfigError, match=r"metrics differ(.|\n)*have others than \['a'\]"):
+        reducer.means(second)
 
 
 def test_batches_of_any_shape_move() -> None:

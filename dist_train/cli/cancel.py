@@ -1,0 +1,63 @@
+"""`dist-train cancel`: end a run; it saves, stops and stays ended."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dist_train.cli.options import SPELLINGS, run_argument
+from dist_train.cli.runs import OpenedRun, open_run
+from dist_train.cli.standing import ask, is_at_work, is_unknown, never_began
+from dist_train.errors import ExitCode, UnavailableError
+from dist_train.jobs.launcher import JobState
+
+_POLL_S = 0.25
+# Beyond the grace: agents leave by a barrier, and a scheduler's answer may be some seconds old.
+_MARGIN_S = 15.0
+
+
+@click.command(context_settings=SPELLINGS)
+@run_argument
+def cancel(run: str) -> int:
+    """End RUN: its ranks save and stop. Done again, or after the end, it says so and changes nothing."""
+    opened = open_run(run)
+    state = ask(opened)
+    if not is_at_work(opened, state) and not is_unknown(state):
+        why = "no agent of it ever began" if never_began(opened, state) else _ended(state)
+        click.echo(f"{opened.word} has ended already: {why}")
+        return int(ExitCode.OK)
+    allowed_s = opened.spec.grace_s + _MARGIN_S
+    click.echo(
+        f"[dist-train] cancelling {opened.word}: it saves and stops (at most {allowed_s:.0f} s)", err=True
+    )
+    state = _end(opened, allowed_s)
+    click.echo(f"{opened.word} has ended: {_ended(state)}; `dist-train resume {opened.word}` goes on with it")
+    return int(ExitCode.OK)
+
+
+def _end(opened: OpenedRun, allowed_s: float) -> JobState:
+    deadline = time.monotonic() + allowed_s
+    while True:
+        # Asked again each time: what came before the first agent was there may have been heard by nobody.
+        opened.launcher.cancel(opened.handle, opened.where)
+        time.sleep(_POLL_S)
+        state = ask(opened)
+        if not is_at_work(opened, state) and not is_unknown(state):
+            return state
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"{opened.word} has not ended within {allowed_s:.0f} s: {state.phase}",
+                cause=f"{state.source}: {state.detail}" if state.detail else None,
+                mend=f"dist-train status {opened.word}",
+            )
+
+
+def _ended(state: JobState) -> str:
+    if state.exit_code == ExitCode.CANCELLED:
+        return "cancelled"
+    code = "" if state.exit_code is None else f", exit code {state.exit_code}"
+    return f"{state.phase}{code}"
+
+
+COMMAND = cancel

@@ -1,0 +1,120 @@
+"""`dist-train env`: who this process would be among the ranks, and which variables say so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from dist_train.cli.json_output import print_json
+from dist_train.cli.options import SPELLINGS, json_option
+from dist_train.cli.table import number, render_pairs
+from dist_train.config.secret_names import is_secret_name
+from dist_train.env import DROPPED_FOR_WORKERS, INIT_METHOD, TORCHRUN_NAMES, RankInfo
+from dist_train.errors import ConfigError, ExitCode
+
+_FACTS = (
+    "rank",
+    "local_rank",
+    "node_rank",
+    "world_size",
+    "local_world_size",
+    "num_nodes",
+    "master_addr",
+    "master_port",
+    "source",
+)
+# Everything that any launcher says of ranks begins with one of these.
+_PREFIXES = ("DIST_TRAIN_", "TORCHELASTIC_", "MPI_LOCAL", "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX")
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_")
+
+
+@click.command(context_settings=SPELLINGS)
+@click.option("--explain", is_flag=True, help="What was detected, from which variables, what was ignored and why.")
+@json_option
+def env(explain: bool, as_json: bool) -> int:
+    """Show what this process's environment says of its rank."""
+    environ = dict(os.environ)
+    try:
+        info = RankInfo.from_env(environ)
+    except ConfigError:
+        # The mend of these errors sends people here: what was seen is said before what is wrong with it.
+        if explain:
+            _print_seen(environ, as_json)
+        raise
+    if as_json:
+        print_json({**_facts(info), "init_method": _init_method(environ), **_explained(info, environ)})
+        return int(ExitCode.OK)
+    click.echo(render_pairs([(name, number(value)) for name, value in _facts(info).items()]))
+    if explain:
+        click.echo(_explanation(info, environ))
+    return int(ExitCode.OK)
+
+
+def seen(environ: Mapping[str, str]) -> dict[str, str]:
+    """Every variable that has to do with ranks, with its value; secrets without theirs."""
+    prefixes = (*_PREFIXES, *_SLURM, *DROPPED_FOR_WORKERS)
+    names = sorted(name for name in environ if name in TORCHRUN_NAMES or name.startswith(prefixes))
+    return {name: "…" if is_secret_name(name) else environ[name] for name in names}
+
+
+def _facts(info: RankInfo) -> dict[str, Any]:
+    whole = asdict(info)
+    return {name: whole[name] for name in _FACTS}
+
+
+def _init_method(environ: Mapping[str, str]) -> str:
+    return environ.get(INIT_METHOD) or "env://"
+
+
+def _explained(info: RankInfo, environ: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "used": {name: environ[name] for name in info.used if name in environ},
+        "ignored": [
+            {"name": name, "value": environ.get(name), "reason": reason} for name, reason in info.ignored
+        ],
+        "seen": seen(environ),
+    }
+
+
+def _explanation(info: RankInfo, environ: Mapping[str, str]) -> str:
+    used = [f"  {name}={environ[name]}" for name in info.used if name in environ]
+    ignored = [f"  {name}={environ.get(name)}: {reason}" for name, reason in info.ignored]
+    told = {*info.used, *(name for name, _ in info.ignored), "MASTER_ADDR", "MASTER_PORT", INIT_METHOD}
+    rest = [f"  {name}={value}" for name, value in seen(environ).items() if name not in told]
+    origin = f"{INIT_METHOD}" if environ.get(INIT_METHOD) else "the default"
+    lines = [
+        "",
+        f"detected: {info.source}",
+        f"init method: {_init_method(environ)} ({origin})",
+        *(
+            f"{name}: {environ[name] if name in environ else _derived(value)}"
+            for name, value in (("MASTER_ADDR", info.master_addr), ("MASTER_PORT", info.master_port))
+        ),
+        *_section("used", used or ["  nothing: one process"]),
+        *_section("ignored", ignored),
+        *_section("also set, and not needed for the facts above", rest),
+    ]
+    return "\n".join(lines)
+
+
+def _derived(value: object) -> str:
+    return "not set" if value is None else f"not set; {value} follows from the rest"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [f"{title}:", *lines] if lines else []
+
+
+def _print_seen(environ: Mapping[str, str], as_json: bool) -> None:
+    found = seen(environ)
+    if as_json:
+        print_json({"seen": found})
+    else:
+        click.echo("\n".join(["seen:", *(f"  {name}={value}" for name, value in found.items())]))
+
+
+COMMAND = env

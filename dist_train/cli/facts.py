@@ -1,0 +1,108 @@
+"""What a run's own records say of it: attempt, restarts, newest checkpoint, last figures, failure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import read_events
+from dist_train.rundir.failure import Failure, read_failure
+from dist_train.rundir.progress import newest_step
+
+# Of a long metrics.jsonl only the end is read.
+_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything is None where it does not exist (yet); ages in seconds."""
+
+    attempt: int | None
+    restarts: int
+    submitted_age_s: float | None
+    checkpoint_step: int | None
+    checkpoint_age_s: float | None
+    train: dict[str, Any] | None
+    evaluation: dict[str, Any] | None
+    failure: Failure | None
+
+
+def gather(run: RunDir) -> Facts:
+    """Read the records; nothing is asked of a cluster."""
+    events = _since_submitted(run)
+    step = newest_step(run)
+    manifest = None if step is None else run.checkpoints / f"step-{step:08d}" / "manifest.json"
+    records = list(_tail(run.metrics))
+    return Facts(
+        attempt=newest_attempt(run),
+        restarts=sum(event["kind"] == "restarted" for event in events),
+        submitted_age_s=_age(run.job),
+        checkpoint_step=step,
+        checkpoint_age_s=None if manifest is None else _age(manifest),
+        train=_last(records, "train"),
+        evaluation=_last(records, "eval"),
+        failure=_current_failure(run, events),
+    )
+
+
+def newest_attempt(run: RunDir) -> int | None:
+    """The highest attempt number that was taken."""
+    if not run.attempts.is_dir():
+        return None
+    return max((int(path.name) for path in run.attempts.iterdir() if path.name.isdigit()), default=None)
+
+
+def _since_submitted(run: RunDir) -> list[dict[str, Any]]:
+    """The events since the last launch or resume: each of those begins a new count."""
+    events: list[dict[str, Any]] = []
+    for event in read_events(run):
+        if event.get("kind") == "submitted":
+            events = []
+        elif "kind" in event:
+            events.append(event)
+    return events
+
+
+def _current_failure(run: RunDir, events: list[dict[str, Any]]) -> Failure | None:
+    """failure.json, unless it tells of an attempt before the last launch or resume."""
+    try:
+        failure = read_failure(run)
+    except (ValueError, KeyError, TypeError):
+        return None
+    if failure is None or all(event.get("attempt") != failure.attempt for event in events):
+        return None
+    return failure
+
+
+def _tail(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole records in the last 64 KiB, newest first."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # torn: the first of the tail, or the last of the file
+        if isinstance(record, dict):
+            yield record
+
+
+def _last(records: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    return next((record for record in records if record.get("kind", "train") == kind), None)
+
+
+def _age(path: Path) -> float | None:
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return None

@@ -1,0 +1,164 @@
+"""`dist-train resume`: go on with a run from its newest good checkpoint, in its own directory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dist_train.cli.arguments import Words
+from dist_train.cli.launch import finish_submission, write_plan
+from dist_train.cli.options import SPELLINGS, once, run_argument
+from dist_train.cli.request import _device, _refuse_too_few_gpus
+from dist_train.cli.runs import OpenedRun, open_run, write_job
+from dist_train.cli.standing import ask, is_at_work, is_unknown
+from dist_train.cli.turn import own_turn
+from dist_train.errors import ConfigError, ExitCode, UnavailableError
+from dist_train.jobs.gpus import Gpu
+from dist_train.jobs.launcher import JobHandle, Plan
+from dist_train.jobs.spec import JobSpec
+from dist_train.rundir import RunDir
+from dist_train.rundir.progress import newest_step
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What may differ from the run's last start; None keeps what it was."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    max_restarts: int | None = None
+    accept_code_change: bool = False
+
+
+@click.command(context_settings=SPELLINGS)
+@run_argument
+@once("-N", "--nodes", "--nnodes", type=click.IntRange(min=1), help="Another number of nodes.")
+@once(
+    "--gpus-per-node",
+    "--nproc-per-node",
+    type=click.IntRange(min=1),
+    metavar="G",
+    help="Another number of processes per node.",
+)
+@once("--max-restarts", type=click.IntRange(min=0), help="Restarts from now on; the count begins anew.")
+@click.option("--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt.")
+@click.option("--detach", is_flag=True, help="Return at once with the job's handle.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and submit nothing.")
+def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
+    """Go on with RUN: one that failed, was preempted or cancelled, or whose launcher died."""
+    if detach and dry_run:
+        raise ConfigError("--dry-run submits nothing, so there is nothing to --detach from")
+    opened = open_run(run)
+    if dry_run:
+        return _dry_run(opened, Changes(**changes))
+    with own_turn(opened):
+        if _is_done(opened):
+            return int(ExitCode.OK)
+        spec, notices = changed_spec(opened, Changes(**changes))
+        for notice in notices:
+            click.echo(f"[dist-train] {notice}", err=True)
+        handle = _submit(opened, spec)
+        return finish_submission(opened.launcher, handle, opened.run.path, detach)
+
+
+def _is_done(opened: OpenedRun) -> bool:
+    """True (and said) for a run that has nothing left to do; raises where it is at work."""
+    state = ask(opened)
+    if is_at_work(opened, state):
+        raise ConfigError(
+            f"{opened.word} is at work already: {state.detail or state.phase}",
+            mend=f"dist-train cancel {opened.word}",
+        )
+    if is_unknown(state):
+        raise UnavailableError(
+            f"whether {opened.word} is at work cannot be told: {state.source}: {state.detail}",
+            cause="a second start beside the first would damage the run",
+            mend=f"dist-train status {opened.word}",
+        )
+    if state.phase == "done":
+        click.echo(f"{opened.word} is done (exit code 0): there is nothing to resume")
+    return state.phase == "done"
+
+
+def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str]]:
+    """The run's spec with the changes; raises ConfigError where this machine has too few GPUs."""
+    from dist_train.config.launch import LaunchConfig
+
+    old = opened.spec
+    nodes, procs = changes.nodes or old.nodes, changes.gpus_per_node or old.procs_per_node
+    launch = LaunchConfig(
+        launcher=opened.launcher.name, nodes=nodes, gpus_per_node=procs, device=old.device
+    )
+    device, gpus, notices = _device(Words({}, {}), launch)
+    _refuse_too_few_gpus(launch, device, procs, gpus)
+    spec = replace(
+        old,
+        run_dir=opened.run.path,  # it may have been moved since
+        nodes=nodes,
+        procs_per_node=procs,
+        max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
+        accept_code_change=changes.accept_code_change,
+        gpus=_same_gpus_first(old.gpus, gpus, nodes * procs),
+    )
+    return spec, [*notices, *_size_notice(old, spec)]
+
+
+def _same_gpus_first(before: tuple[str, ...], visible: list[Gpu], count: int) -> tuple[str, ...]:
+    there = [gpu.uuid for gpu in visible]
+    kept = [uuid for uuid in before if uuid in there]
+    return tuple([*kept, *(uuid for uuid in there if uuid not in kept)][:count])
+
+
+def _size_notice(old: JobSpec, new: JobSpec) -> list[str]:
+    if old.world_size == new.world_size:
+        return []
+    return [
+        f"{new.world_size} ranks instead of {old.world_size}: the same samples in the same order, "
+        "but sums are formed in another order, so the bits may differ"
+    ]
+
+
+def _plan(opened: OpenedRun, spec: JobSpec) -> tuple[Plan, BaseModel]:
+    options = opened.launcher.Options(**opened.options)
+    return opened.launcher.plan(spec, options), options
+
+
+def _dry_run(opened: OpenedRun, changes: Changes) -> int:
+    """stdout is only the plan; nothing is written."""
+    spec, notices = changed_spec(opened, changes)
+    plan, _ = _plan(opened, spec)
+    for notice in (*notices, f"{plan.summary}; run directory {spec.run_dir}"):
+        click.echo(f"[dist-train] {notice}", err=True)
+    for _, content in plan.files:
+        sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+    return int(ExitCode.OK)
+
+
+def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:
+    plan, options = _plan(opened, spec)
+    _replace_plan(opened.run, plan)
+    handle = opened.launcher.submit(plan)
+    write_job(opened.run, opened.launcher.name, handle, spec, options.model_dump(mode="json"))
+    step = newest_step(opened.run)
+    since = "from the start (no checkpoint)" if step is None else f"from step {step}"
+    click.echo(f"[dist-train] run {opened.run.path.name}: {plan.summary}; goes on {since}", err=True)
+    return handle
+
+
+def _replace_plan(run: RunDir, plan: Plan) -> None:
+    """plan/ holds the bytes that are submitted and no others."""
+    write_plan(run, plan)
+    names = {name for name, _ in plan.files}
+    for path in run.plan.iterdir():
+        if path.is_file() and path.name not in names:
+            path.unlink()
+
+
+COMMAND = resume

@@ -1,0 +1,22 @@
+"""A verb with verbs of its own (`checkpoint list`): a wrong one is answered with the nearest."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+
+class SubVerbs(click.Group):
+    """As the top level: unknown words name the nearest known one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the nearest named."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            raise click.UsageError(f"{ctx.info_name} has no {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)

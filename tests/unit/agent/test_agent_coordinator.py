@@ -1,0 +1,248 @@
+"""Node 0's state machine: who starts, who is guilty, who is told; no sockets, no clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from dist_train.agent.coordinator import Coordinator, Send, Timing
+from dist_train.agent.messages import (
+    Bye,
+    Join,
+    NodeDone,
+    NodeFailed,
+    NodeStopped,
+    RankExited,
+    Start,
+    StopAsked,
+    StopWorkers,
+    Verdict,
+    Waiting,
+)
+from dist_train.agent.policy import Decision, History, decide
+from dist_train.rundir.failure import Failure
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Book:
+    """A recorder in memory that applies the real restart rule."""
+
+    def __init__(self, max_restarts: int = 3) -> None:
+        self.max_restarts = max_restarts
+        self.attempts = 0
+        self.restarts = 0
+        self.ends: list[tuple[Verdict, Failure | None]] = []
+
+    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
+        self.attempts += 1
+        return self.attempts - 1
+
+    def first_failure(self, failure: Failure) -> None:
+        self.first = failure
+
+    def decide(self, failure: Failure, stopping: bool) -> Decision:
+        history = History(self.restarts, tuple(range(self.restarts + 1)), keeps_checkpoints=True)
+        return decide(failure, history, self.max_restarts, "crash", stopping)
+
+    def ended(self, verdict: Verdict, failure: Failure | None) -> None:
+        self.ends.append((verdict, failure))
+        self.restarts += verdict.action == "restart"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+@pytest.fixture
+def node0(clock: Clock, book: Book) -> Coordinator:
+    return Coordinator(2, "nonce", book, lambda: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
+
+
+def join(node: int, nonce: str = "nonce", **fingerprint: str) -> Join:
+    return Join(node, f"host{node}", 100 + node, 2, nonce, {"torch": "2.13.0", **fingerprint})
+
+
+def failed(rank: int, cls: str = "signal", code: int = 137, **more: object) -> dict[str, object]:
+    number = 9 if cls == "signal" else None
+    return Failure(
+        source="rank",
+        cls=cls,  # type: ignore[arg-type]
+        rank=rank,
+        node_rank=rank // 2,
+        exit_code=code,
+        signal=number,
+        **more,  # type: ignore[arg-type]
+    ).to_record()
+
+
+def started(node0: Coordinator) -> list[Send]:
+    assert node0.receive(0, join(0)) == []
+    return node0.receive(1, join(1))
+
+
+def test_an_attempt_starts_when_everybody_is_here(node0: Coordinator) -> None:
+    assert started(node0) == [(n, Start(0, "127.0.0.1", 29500, ["host0", "host1"])) for n in (0, 1)]
+
+
+def test_missing_nodes_are_named_every_15_s_and_given_up_at_the_deadline(
+    node0: Coordinator, clock: Clock
+) -> None:
+    node0.receive(0, join(0))
+    clock.now += 14
+    assert node0.tick() == []
+    clock.now += 1
+    sends = node0.tick()
+    assert sends[0] == (0, Waiting([1], {"0": "host0"}, 15.0))
+    clock.now += 45
+    [(_, verdict), *_] = node0.tick()
+    assert isinstance(verdict, Verdict)
+    assert (verdict.action, verdict.exit_code) == ("exit", 69)
+    assert "node 1 never came in 60 s" in verdict.why
+
+
+def test_a_run_directory_that_is_not_shared_is_refused(node0: Coordinator) -> None:
+    node0.receive(0, join(0))
+    [(_, verdict), *_] = node0.receive(1, join(1, nonce=""))
+    assert isinstance(verdict, Verdict)
+    assert verdict.exit_code == 78
+    assert "not shared by node 1 (host1)" in verdict.why
+
+
+def test_nodes_that_differ_are_refused_and_the_odd_one_is_named(node0: Coordinator) -> None:
+    node0.receive(0, join(0))
+    [(_, verdict), *_] = node0.receive(1, join(1, torch="2.12.0"))
+    assert isinstance(verdict, Verdict)
+    assert verdict.exit_code == 78
+    assert "node 1 (host1) differs from node 0: torch: 2.12.0 there, 2.13.0 on node 0" in verdict.why
+
+
+def test_the_first_failure_is_told_to_all_nodes_at_once(node0: Coordinator) -> None:
+    started(node0)
+    sends = node0.receive(1, NodeFailed(1, [failed(3)]))
+    assert [type(message) for _, message in sends] == [StopWorkers, StopWorkers]
+
+
+def test_the_killed_rank_is_guilty_though_its_victims_were_heard_first(
+    node0: Coordinator, book: Book
+) -> None:
+    started(node0)
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1), failed(1, "victim", 1)]))
+    node0.receive(0, NodeStopped(0, []))
+    node0.receive(1, NodeStopped(1, [failed(3)]))
+    verdict, failure = book.ends[-1]
+    assert (verdict.action, verdict.exit_code) == ("restart", 137)
+    assert failure is not None
+    assert (failure.rank, failure.victims) == (3, (0, 1))
+
+
+def test_node_0_waits_two_seconds_for_reports_not_longer(
+    node0: Coordinator, clock: Clock, book: Book
+) -> None:
+    started(node0)
+    node0.receive(0, NodeFailed(0, [failed(0)]))
+    clock.now += 1.9
+    assert node0.tick() == []
+    clock.now += 0.2
+    assert [type(message) for _, message in node0.tick()] == [Verdict, Verdict]
+    assert book.ends
+
+
+def test_an_early_exit_with_0_is_guilty_when_all_others_are_victims(node0: Coordinator, book: Book) -> None:
+    started(node0)
+    node0.receive(0, RankExited(0, 1, 0))
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
+    node0.receive(0, NodeStopped(0, []))
+    node0.receive(1, NodeStopped(1, [failed(2, "victim", 1)]))
+    verdict, failure = book.ends[-1]
+    assert failure is not None
+    assert (failure.cls, failure.rank, failure.host, failure.local_rank) == ("early_exit", 1, "host0", 1)
+    assert (verdict.action, verdict.exit_code) == ("exit", 1)
+
+
+def test_an_exception_is_not_restarted(node0: Coordinator, book: Book) -> None:
+    started(node0)
+    node0.receive(0, NodeFailed(0, [failed(0, "exception", 3)]))
+    node0.receive(0, NodeStopped(0, []))
+    node0.receive(1, NodeStopped(1, []))
+    assert (book.ends[-1][0].action, book.ends[-1][0].exit_code) == ("exit", 3)
+
+
+def test_a_lost_node_ends_the_attempt_for_all_with_79(node0: Coordinator, clock: Clock, book: Book) -> None:
+    started(node0)
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
+    node0.lost(1, "its agent's connection closed")
+    node0.receive(0, NodeStopped(0, []))
+    verdict, failure = book.ends[-1]
+    assert (verdict.action, verdict.exit_code) == ("exit", 79)
+    assert failure is not None
+    assert (failure.cls, failure.node_rank, failure.host) == ("node_lost", 1, "host1")
+
+
+def test_restarts_are_counted_over_the_whole_run(node0: Coordinator, book: Book) -> None:
+    book.max_restarts = 2
+    for _ in range(3):
+        started(node0)
+        node0.receive(0, NodeFailed(0, [failed(0)]))
+        node0.receive(0, NodeStopped(0, []))
+        node0.receive(1, NodeStopped(1, []))
+    assert [verdict.action for verdict, _ in book.ends] == ["restart", "restart", "exit"]
+    assert book.ends[-1][0].exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"), [((0, 0), 0), ((75, 75), 75), ((0, 75), 75), ((143, 143), 143)]
+)
+def test_a_good_end_is_that_of_all_nodes(
+    node0: Coordinator, book: Book, codes: tuple[int, int], exit_code: int
+) -> None:
+    started(node0)
+    assert node0.receive(0, NodeDone(0, {"0": codes[0], "1": codes[0]})) == []
+    node0.receive(1, NodeDone(1, {"2": codes[1], "3": codes[1]}))
+    assert book.ends[-1][0].exit_code == exit_code
+
+
+def test_a_cancel_ends_with_77(node0: Coordinator, book: Book) -> None:
+    started(node0)
+    assert [node for node, _ in node0.receive(0, StopAsked(0, "cancel"))] == [0, 1]
+    for node in (0, 1):
+        node0.receive(node, NodeDone(node, {str(node): 75}))
+    assert book.ends[-1][0].exit_code == 77
+
+
+def test_a_failure_while_stopping_is_not_restarted(node0: Coordinator, book: Book) -> None:
+    started(node0)
+    node0.receive(0, StopAsked(0, "terminated"))
+    node0.receive(0, NodeFailed(0, [failed(0)]))
+    node0.receive(0, NodeStopped(0, []))
+    node0.receive(1, NodeStopped(1, []))
+    assert (book.ends[-1][0].action, book.ends[-1][0].exit_code) == ("exit", 137)
+
+
+def test_node_0_stays_until_all_have_read_the_verdict(node0: Coordinator, clock: Clock) -> None:
+    started(node0)
+    for node in (0, 1):
+        node0.receive(node, NodeDone(node, {str(node): 0}))
+    assert not node0.finished
+    node0.receive(1, Bye(1))
+    assert node0.finished
+    assert node0.lost(1, "gone") == []
+
+
+def test_node_0_does_not_stay_for_ever(node0: Coordinator, clock: Clock) -> None:
+    started(node0)
+    for node in (0, 1):
+        node0.receive(node, NodeDone(node, {str(node): 0}))
+    clock.now += 15.1
+    assert node0.finished
