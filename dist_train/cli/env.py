@@ -33,7 +33,9 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_")
 
 
 @click.command(context_settings=SPELLINGS)
-@click.option("--explain", is_flag=True, help="What was detected, from which variables, what was ignored and why.")
+@click.option(
+    "--explain", is_flag=True, help="What was detected, from which variables, what was ignored and why."
+)
 @json_option
 def env(explain: bool, as_json: bool) -> int:
     """Show what this process's environment says of its rank."""

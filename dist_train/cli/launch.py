@@ -14,11 +14,12 @@ import click
 from dist_train.cli.arguments import LaunchCommand, option_groups, parse
 from dist_train.cli.follow import follow
 from dist_train.cli.request import Request, build
+from dist_train.cli.runs import rename_handle, write_job
 from dist_train.errors import ConfigError, ExitCode
 from dist_train.jobs.launcher import JobHandle, Plan
 from dist_train.rundir import RunDir
 from dist_train.rundir.directory import take_free_name, unwritable
-from dist_train.rundir.records import write_bytes_atomic, write_json_atomic
+from dist_train.rundir.records import write_bytes_atomic
 
 _EPILOG = """\b
 dist-train launch examples/digits.yaml --nodes 2 --gpus-per-node 2
@@ -97,6 +98,8 @@ def finish_submission(launcher: Any, handle: JobHandle, run_dir: Path, detach: b
     """Print the handle alone, or follow the job."""
     if detach:
         detached = launcher.detach(handle, str(run_dir)) if hasattr(launcher, "detach") else handle
+        if detached != handle:
+            rename_handle(RunDir(run_dir), detached)
         click.echo(detached.text)
         return 0
     return follow(launcher, handle, run_dir)
@@ -180,16 +183,8 @@ def _refuse_existing_run(path: Path) -> None:
 def _submit(request: Request, plan: Plan) -> JobHandle:
     spec = request.spec
     handle = request.launcher.submit(plan)
-    write_json_atomic(
-        RunDir(spec.run_dir).job,
-        {
-            "launcher": request.launcher.name,
-            "handle": handle.text,
-            "argv": sys.argv,
-            "options": request.options.model_dump(mode="json"),
-            "spec": spec.to_json(),
-        },
-    )
+    options = request.options.model_dump(mode="json")
+    write_job(RunDir(spec.run_dir), request.launcher.name, handle, spec, options)
     click.echo(
         f"[dist-train] run {spec.name}: {plan.summary}; directory {_short(spec.run_dir)}",
         err=True,

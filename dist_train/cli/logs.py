@@ -20,12 +20,16 @@ _POLL_S = 0.2
 
 @click.command(context_settings=SPELLINGS)
 @run_argument
-@once("--rank", type=click.IntRange(min=0), help="Of one rank only.  [default: all, each line behind its rank]")
+@once(
+    "--rank", type=click.IntRange(min=0), help="Of one rank only.  [default: all, each line behind its rank]"
+)
 @once("--attempt", type=click.IntRange(min=0), help="Of one attempt.  [default: the newest]")
 @click.option("-f", "--follow", is_flag=True, help="Go on while it grows, into later attempts too.")
 @once("--grep", metavar="RE", help="Only lines in which this regular expression is found.")
 @json_option
-def logs(run: str, rank: int | None, attempt: int | None, follow: bool, grep: str | None, as_json: bool) -> int:
+def logs(
+    run: str, rank: int | None, attempt: int | None, follow: bool, grep: str | None, as_json: bool
+) -> int:
     """Print the log of RUN's ranks."""
     if as_json and follow:
         raise UsageError("--json prints one object, and --follow has no end", mend="give one of them")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from typing import Any
 
@@ -40,6 +42,15 @@ class Verbs(click.Group):
             return None
         command: click.Command = importlib.import_module(known[cmd_name][0]).COMMAND
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a reader that has had enough (`logs … | head`) ends it as the signal would."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Caught here: click itself would make it a plain 1, the code of a failed rank.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and lines from the table: no verb is imported for --help."""
@@ -92,10 +103,6 @@ def run(argv: list[str] | None = None) -> int:
             raise
         click.echo(f"error: {error}", err=True)
         return int(error.exit_code)
-    except BrokenPipeError:
-        # `dist-train logs … | head`: the reader has had enough.
-        sys.stdout = None
-        return 128 + 13
 
 
 if __name__ == "__main__":

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dist_train.cli.arguments import Words
 from dist_train.cli.launch import finish_submission, write_plan
 from dist_train.cli.options import SPELLINGS, once, run_argument
-from dist_train.cli.request import _device, _refuse_too_few_gpus
 from dist_train.cli.runs import OpenedRun, open_run, write_job
 from dist_train.cli.standing import ask, is_at_work, is_unknown
 from dist_train.cli.turn import own_turn
-from dist_train.errors import ConfigError, ExitCode, UnavailableError
-from dist_train.jobs.gpus import Gpu
+from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
+from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.launcher import JobHandle, Plan
 from dist_train.jobs.spec import JobSpec
 from dist_train.rundir import RunDir
@@ -47,13 +45,15 @@ class Changes:
     help="Another number of processes per node.",
 )
 @once("--max-restarts", type=click.IntRange(min=0), help="Restarts from now on; the count begins anew.")
-@click.option("--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt.")
+@click.option(
+    "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
+)
 @click.option("--detach", is_flag=True, help="Return at once with the job's handle.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and submit nothing.")
 def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
     """Go on with RUN: one that failed, was preempted or cancelled, or whose launcher died."""
     if detach and dry_run:
-        raise ConfigError("--dry-run submits nothing, so there is nothing to --detach from")
+        raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
     opened = open_run(run)
     if dry_run:
         return _dry_run(opened, Changes(**changes))
@@ -88,15 +88,8 @@ def _is_done(opened: OpenedRun) -> bool:
 
 def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str]]:
     """The run's spec with the changes; raises ConfigError where this machine has too few GPUs."""
-    from dist_train.config.launch import LaunchConfig
-
     old = opened.spec
     nodes, procs = changes.nodes or old.nodes, changes.gpus_per_node or old.procs_per_node
-    launch = LaunchConfig(
-        launcher=opened.launcher.name, nodes=nodes, gpus_per_node=procs, device=old.device
-    )
-    device, gpus, notices = _device(Words({}, {}), launch)
-    _refuse_too_few_gpus(launch, device, procs, gpus)
     spec = replace(
         old,
         run_dir=opened.run.path,  # it may have been moved since
@@ -104,15 +97,25 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         procs_per_node=procs,
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
         accept_code_change=changes.accept_code_change,
-        gpus=_same_gpus_first(old.gpus, gpus, nodes * procs),
+        # Only a job that was given GPUs of this machine by name needs to be given them again.
+        gpus=_gpus_again(old.gpus, nodes, procs) if old.gpus else (),
     )
-    return spec, [*notices, *_size_notice(old, spec)]
+    return spec, _size_notice(old, spec)
 
 
-def _same_gpus_first(before: tuple[str, ...], visible: list[Gpu], count: int) -> tuple[str, ...]:
-    there = [gpu.uuid for gpu in visible]
-    kept = [uuid for uuid in before if uuid in there]
-    return tuple([*kept, *(uuid for uuid in there if uuid not in kept)][:count])
+def _gpus_again(before: tuple[str, ...], nodes: int, procs: int) -> tuple[str, ...]:
+    """The same GPUs as far as they are visible, then others."""
+    visible = [gpu.uuid for gpu in visible_gpus()]
+    count = nodes * procs
+    if count > len(visible):
+        raise ConfigError(
+            f"{count} GPUs are needed ({nodes} node(s) x {procs}), {len(visible)} are visible here",
+            mend=f"ask for at most {len(visible)} with --nodes and --gpus-per-node"
+            if visible
+            else "`nvidia-smi -L` lists them; CUDA_VISIBLE_DEVICES may hide them",
+        )
+    kept = [uuid for uuid in before if uuid in visible]
+    return tuple([*kept, *(uuid for uuid in visible if uuid not in kept)][:count])
 
 
 def _size_notice(old: JobSpec, new: JobSpec) -> list[str]:

@@ -108,7 +108,9 @@ def read_job(run: RunDir) -> dict[str, Any]:
     return record
 
 
-def write_job(run: RunDir, launcher: str, handle: JobHandle, spec: JobSpec, options: Mapping[str, Any]) -> None:
+def write_job(
+    run: RunDir, launcher: str, handle: JobHandle, spec: JobSpec, options: Mapping[str, Any]
+) -> None:
     """Make the directory a run, or say anew how it runs."""
     record = {"launcher": launcher, "handle": handle.text, "argv": sys.argv, "options": dict(options)}
     write_json_atomic(run.job, {**record, "spec": spec.to_json()})

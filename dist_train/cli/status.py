@@ -52,14 +52,18 @@ class Status:
         if is_unknown(self.state):
             return [f"dist-train status {word}"]
         guilty = self.failure
-        rank = [] if guilty is None or guilty.rank is None else [f"dist-train logs {word} --rank {guilty.rank}"]
+        rank = (
+            [] if guilty is None or guilty.rank is None else [f"dist-train logs {word} --rank {guilty.rank}"]
+        )
         return [*rank, f"dist-train resume {word}"]
 
 
 @click.command(context_settings=SPELLINGS)
 @run_argument
 @json_option
-@click.option("--exit-code", "answer_with_it", is_flag=True, help="End with the run's exit code (69: none yet).")
+@click.option(
+    "--exit-code", "answer_with_it", is_flag=True, help="End with the run's exit code (69: none yet)."
+)
 def status(run: str, as_json: bool, answer_with_it: bool) -> int:
     """Say where RUN is, and who answered. Ends with 0 if it could answer."""
     opened = open_run(run)
@@ -108,7 +112,16 @@ def to_json(found: Status) -> dict[str, Any]:
     }
 
 
-_RESULT = ("steps", "epochs", "samples", "metrics", "weights_hash", "state_hash", "metrics_hash", "samples_per_s")
+_RESULT = (
+    "steps",
+    "epochs",
+    "samples",
+    "metrics",
+    "weights_hash",
+    "state_hash",
+    "metrics_hash",
+    "samples_per_s",
+)
 
 
 def _pairs(found: Status) -> list[tuple[str, str]]:
@@ -118,12 +131,19 @@ def _pairs(found: Status) -> list[tuple[str, str]]:
         ("run", f"{opened.run.path.name}  ({opened.run.path})"),
         ("phase", state.phase),
         ("says", f"{state.source}: {state.detail}" if state.detail else state.source),
-        ("job", f"{opened.handle.text}, {spec.nodes} node(s) x {spec.procs_per_node} processes on {spec.device}"),
+        (
+            "job",
+            f"{opened.handle.text}, {spec.nodes} node(s) x {spec.procs_per_node} processes on {spec.device}",
+        ),
         ("submitted", f"{age(facts.submitted_age_s)} ago"),
         ("attempt", f"{number(facts.attempt)}, {facts.restarts} of {spec.max_restarts} restarts used"),
         ("checkpoint", _checkpoint(facts)),
     ]
-    rows += [(name, figures(record)) for name, record in (("train", facts.train), ("evaluation", facts.evaluation)) if record]
+    rows += [
+        (name, figures(record))
+        for name, record in (("train", facts.train), ("evaluation", facts.evaluation))
+        if record
+    ]
     if found.failure is not None:
         rows.append(("failure", _failure(found.failure)))
     if state.exit_code is not None:

@@ -57,9 +57,9 @@ def test_ranks_meet_by_the_environment(ranks: Any) -> None:
     assert [answer[2] for answer in ranks(2, by_env, _free_port())] == [3, 3]
 
 
-def test_twenty_runs_one_after_the_other_in_the_same_processes(ranks: Any) -> None:
+def test_ten_runs_one_after_the_other_in_the_same_processes(ranks: Any) -> None:
     def rounds(meeting: str) -> int:
-        for _ in range(20):
+        for _ in range(10):
             run = dt.init(seed=1, device="cpu", init_method=meeting, timeout_s=20)
             model = dt.prepare(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)))
             optimizer = torch.optim.SGD(model.parameters(), 0.1)

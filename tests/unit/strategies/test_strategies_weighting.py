@@ -64,6 +64,6 @@ def test_every_tensor_of_a_nested_output_is_reached() -> None:
     output = {"a": (one * 1, [one * 2]), "b": _Output(one * 3, [one * 4, "text", None, torch.ones(1)])}
     assert sorted(tensor.item() for tensor in trained_tensors(output)) == [1, 2, 3, 4]
     doubled = map_tensors(output, lambda tensor: tensor * 2)
-    assert float(doubled["b"].extra[0]) == 8
+    assert doubled["b"].extra[0].item() == 8
     assert doubled["b"].extra[1:3] == ["text", None]
-    assert float(output["b"].logits) == 3  # type: ignore[union-attr]
+    assert output["b"].logits.item() == 3  # type: ignore[union-attr]

@@ -59,6 +59,18 @@ def test_an_evaluation_is_the_plain_mean_and_changes_nothing() -> None:
     assert first.metrics["accuracy"] == (outputs.argmax(1) == y).double().mean().item()
 
 
+class Noting(Control):
+    """One process; notes what it was asked to add up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[float]] = []
+
+    def sum(self, values: list[float]) -> list[float]:
+        self.seen.append(values)
+        return values
+
+
 def test_a_mean_does_not_depend_on_how_the_ranks_split_it() -> None:
     """Ranks 0 to 2 of three, their sums added by hand: two steps of 4, one of 3, empty shares included."""
     x, y = torch.randn(11, 4), torch.randint(0, 3, (11,))
@@ -66,16 +78,10 @@ def test_a_mean_does_not_depend_on_how_the_ranks_split_it() -> None:
     forward = Forward(nn.Linear(4, 3), task, "fp32", torch.device("cpu"))
     whole = evaluate(forward, ExactLoader(TensorDataset(x, y), 4, shuffle=False), Control()).loss
     for world_size in (2, 3, 8):
-        parts: list[list[float]] = []
-
-        class OneRank(Control):
-            def sum(self, values: list[float]) -> list[float]:
-                parts.append(values)  # noqa: B023  (used before the next turn)
-                return values
-
+        control = Noting()
         for rank in range(world_size):
             loader = ExactLoader(TensorDataset(x, y), 4, shuffle=False, rank=rank, world_size=world_size)
-            evaluate(forward, loader, OneRank())
-        total, units = (sum(column) for column in zip(*parts, strict=True))
+            evaluate(forward, loader, control)
+        _, total, units = (sum(column) for column in zip(*control.seen, strict=True))
         assert units == 11
         assert abs(total / units - whole) < 1e-6 * whole

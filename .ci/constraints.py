@@ -1,0 +1,50 @@
+"""Write constraints.txt anew: the newest releases that fit pyproject.toml, every one pinned.
+
+Run by `make constraints`. PyTorch stays at the release that CI tests; everything else moves.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+HEAD = """\
+# Every dependency of dist-train and of all its extras, pinned. Written by `make constraints`; do not edit.
+# torch stands without its local version: `+cpu` and `+cu128` are the same release.
+"""
+# What the venv brings along, and we ourselves.
+LEFT_OUT = {"pip", "wheel", "dist-train"}
+
+
+def main() -> None:
+    """Install into a fresh venv and write down what came."""
+    with tempfile.TemporaryDirectory(prefix="dist-train-constraints-") as folder:
+        venv.create(folder, with_pip=True)
+        pip = [str(Path(folder, "bin", "python")), "-m", "pip", "--disable-pip-version-check"]
+        print("[make] installing the newest of everything into a fresh venv (some minutes)", file=sys.stderr)
+        subprocess.run([*pip, "install", "-qq", TORCH], check=True)
+        # Named again, so that the resolver cannot move it.
+        subprocess.run([*pip, "install", "-qq", TORCH, "-e", f"{ROOT}[dev]"], check=True)
+        subprocess.run([*pip, "check"], check=True, stdout=sys.stderr)
+        # --all: torch needs setuptools, which freeze leaves out otherwise.
+        frozen = subprocess.run([*pip, "freeze", "--all"], check=True, capture_output=True, text=True).stdout
+    pins = pinned(frozen)
+    (ROOT / "constraints.txt").write_text(HEAD + "\n".join(pins) + "\n", encoding="utf-8")
+    print(f"[make] constraints.txt: {len(pins)} packages", file=sys.stderr)
+
+
+def pinned(frozen: str) -> list[str]:
+    """`name==version` lines, sorted; local versions stripped, editable and left-out packages dropped."""
+    lines = (line.partition("+")[0] for line in frozen.splitlines() if re.match(r"[A-Za-z0-9][^ @]*==", line))
+    kept = (line for line in lines if line.partition("==")[0].lower() not in LEFT_OUT)
+    return sorted(kept, key=str.lower)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
+
+--fast: unit and architecture only. --lint: ruff and mypy only. Words after `--` go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dist_train.testing.components import apt_may_run
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ROOT / ".ci" / "debian-packages.txt"
+# pytest workers per group; a group of tests that start many processes runs one test at a time.
+GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 0, "k8s": 0}
+FAST = ("unit", "architecture")
+# Far above what any group needs: a hang must end, whatever pytest does.
+LIMIT_S = 1200.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row of the table."""
+
+    name: str
+    good: bool
+    seconds: float
+    said: str
+
+
+def main() -> int:
+    """Run what was asked for; 0 when everything passed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--lint", action="store_true")
+    parser.add_argument("words", nargs="*")
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    if not asked.fast:
+        outcomes += [check(name, words) for name, words in checks().items()]
+    if not asked.lint:
+        install_debian_packages()
+        names = FAST if asked.fast else tuple(GROUPS)
+        outcomes += [group(name, asked.words) for name in names if has_tests(name)]
+    print_table(outcomes, time.monotonic() - began)
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+def checks() -> dict[str, list[str]]:
+    """The static checks."""
+    python = sys.executable
+    return {
+        "ruff check": [python, "-m", "ruff", "check", "--quiet", "."],
+        "ruff format": [python, "-m", "ruff", "format", "--check", "--quiet", "."],
+        "mypy": [python, "-m", "mypy", "--no-error-summary"],
+    }
+
+
+def check(name: str, words: Sequence[str]) -> Outcome:
+    """One static check."""
+    code, seconds = timed(words)
+    return Outcome(name, code == 0, seconds, "clean" if code == 0 else f"exit code {code}")
+
+
+def has_tests(name: str) -> bool:
+    """Whether a group's folder holds any test: not every group exists from the beginning."""
+    return any((ROOT / "tests" / name).rglob("test_*.py"))
+
+
+def group(name: str, words: Sequence[str]) -> Outcome:
+    """One folder of tests."""
+    with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
+        report = Path(folder, "report.xml")
+        argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}", *words]
+        workers = GROUPS[name]
+        code, seconds = timed([*argv, *(["-n", str(workers)] if workers else [])])
+        return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
+
+
+def timed(argv: Sequence[str]) -> tuple[int, float]:
+    """Exit code and seconds; what runs longer than the limit is ended with all its descendants."""
+    print(f"\n$ {' '.join(argv[1:])}", flush=True)
+    began = time.monotonic()
+    with subprocess.Popen(argv) as process:
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            print(f"[make] not done after {LIMIT_S:.0f} s: ended", flush=True)
+            for victim in psutil.Process(process.pid).children(recursive=True):
+                victim.kill()
+            process.kill()
+            code = process.wait()
+    return code, time.monotonic() - began
+
+
+def counts(report: Path) -> str:
+    """`312 passed, 1 failed, 2 skipped` of a JUnit report; empty when there is none."""
+    try:
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+    except (OSError, ElementTree.ParseError):
+        return ""
+    if suite is None:
+        return ""
+    number = {key: int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
+    failed = number["failures"] + number["errors"]
+    parts = [(number["tests"] - failed - number["skipped"], "passed"), (failed, "failed")]
+    parts.append((number["skipped"], "skipped"))
+    return ", ".join(f"{count} {word}" for count, word in parts if count)
+
+
+def install_debian_packages() -> None:
+    """What the tests need of Debian; without it `require` in the tests says what is missing."""
+    lines = PACKAGES.read_text(encoding="utf-8").splitlines()
+    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    missing = [name for name in names if not is_installed(name)]
+    if not missing:
+        return
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    if not apt_may_run():
+        print(f"[make] not installed, and only root may: sudo {' '.join(command)}", flush=True)
+        return
+    print(f"[make] installing the Debian packages {' '.join(missing)}", flush=True)
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], env=environ, check=False, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=environ, check=False, stdout=subprocess.DEVNULL)
+
+
+def is_installed(name: str) -> bool:
+    """Whether dpkg knows the package as installed."""
+    words = ["dpkg-query", "-W", "-f", "${Status}", name]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return False
+    return said == "install ok installed"
+
+
+def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
+    """One row each, and the sum."""
+    print()
+    for outcome in outcomes:
+        word = "ok  " if outcome.good else "FAIL"
+        print(f"{word}  {outcome.name:<14} {outcome.seconds:7.1f} s  {outcome.said}")
+    bad = sum(not outcome.good for outcome in outcomes)
+    print(f"{'FAIL' if bad else 'ok  '}  {'all':<14} {total_s:7.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

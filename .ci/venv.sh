@@ -1,0 +1,96 @@
+#!/bin/sh
+# venv.sh PYTHON VENV run|dev: the virtual environment, made or brought up to date.
+#
+# A stamp holds what was installed from (place and checksums), so that nothing happens the second
+# time, and everything again in a moved checkout. A venv that we began and did not finish is removed.
+set -eu
+cd "$(dirname "$0")/.."
+python=$1 venv=$2 stage=$3
+log=$venv/install.log
+
+say() { echo "[make] $*" >&2; }
+fail() { say "$@"; exit 1; }
+wanted() { pwd; cksum pyproject.toml constraints.txt; }
+is_done() { [ -f "$venv/.stamp-$1" ] && [ "$(cat "$venv/.stamp-$1")" = "$(wanted)" ]; }
+
+check_python() {
+    if ! command -v "$python" >/dev/null 2>&1; then
+        fail "no interpreter is called '$python': install Python 3.11 or newer (Debian: apt-get install -y python3 python3-venv)"
+    fi
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        say "$python is $("$python" --version 2>&1 | head -n 1); dist-train needs Python 3.11 or newer"
+        for other in python3.14 python3.13 python3.12 python3.11; do
+            if "$other" -c 'import venv' >/dev/null 2>&1; then fail "this machine has one: make PYTHON=$other"; fi
+        done
+        fail "install one (Debian 12: apt-get install -y python3 python3-venv), then: make PYTHON=python3.11"
+    fi
+}
+
+make_venv() {
+    mkdir -p "$venv"
+    : >"$venv/.begun"
+    if "$python" -m venv "$venv" >"$log" 2>&1; then return; fi
+    if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        install_venv_package
+        if "$python" -m venv --clear "$venv" >/tmp/dist-train-venv.$$ 2>&1; then
+            rm -f /tmp/dist-train-venv.$$
+            : >"$venv/.begun"
+            return
+        fi
+        cat /tmp/dist-train-venv.$$ >&2
+        rm -f /tmp/dist-train-venv.$$
+    else
+        cat "$log" >&2
+    fi
+    fail "$python -m venv failed; its words stand above"
+}
+
+install_venv_package() {
+    package=python3-venv
+    # Debian names the package of any other interpreter after its version.
+    if [ "$(command -v "$python")" != "$(command -v python3)" ]; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        fail "this Python has no venv module. On Debian and Ubuntu: sudo apt-get install -y $package"
+    fi
+    say "installing the Debian package $package"
+    export DEBIAN_FRONTEND=noninteractive
+    if ! apt-get install -y -qq "$package" >"$log" 2>&1; then
+        if ! { apt-get update -qq && apt-get install -y -qq "$package"; } >"$log" 2>&1; then
+            cat "$log" >&2
+            fail "apt-get install -y $package failed; its words stand above"
+        fi
+    fi
+}
+
+# install STAGE WHAT SENTENCE
+install() {
+    if is_done "$1"; then return; fi
+    say "$3"
+    rm -f "$venv/.stamp-$1"
+    : >"$venv/.begun"
+    if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input \
+        -c constraints.txt -e "$2" >"$log" 2>&1; then
+        cat "$log" >&2
+        fail "the installation into $venv failed; pip's words stand above. The next make begins anew"
+    fi
+    wanted >"$venv/.stamp-$1.new"
+    mv "$venv/.stamp-$1.new" "$venv/.stamp-$1"
+    rm -f "$venv/.begun"
+}
+
+if is_done run && { [ "$stage" = run ] || is_done dev; } && [ ! -e "$venv/.begun" ]; then exit 0; fi
+check_python
+if [ -e "$venv" ]; then
+    moved=false
+    if [ -f "$venv/.stamp-run" ] && [ "$(head -n 1 "$venv/.stamp-run")" != "$(pwd)" ]; then moved=true; fi
+    # A venv made by hand, which works, is used; only ours, or one without pip, is thrown away.
+    if [ -e "$venv/.begun" ] || $moved || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        say "removing the half-made $venv"
+        rm -rf "$venv"
+    fi
+fi
+if [ ! -e "$venv" ]; then make_venv; fi
+install run . "installing dist-train into $venv (PyTorch is large: some minutes the first time)"
+if [ "$stage" = dev ]; then install dev '.[dev]' "installing the tests' tools into $venv (about a minute)"; fi

@@ -1,0 +1,53 @@
+# make demo: see it run.  make test: see it proved.  Both make .venv by themselves (PYTHON=python3.12 chooses another).
+PYTHON ?= python3
+VENV   ?= .venv
+
+BIN     := $(VENV)/bin
+DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
+# A test's processes share the cores; more threads would only get into each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint proof bench constraints clean venv venv-dev
+
+help:
+	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
+	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
+	@echo 'make test-fast    unit and architecture tests only (under a minute)'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make proof        the long proofs (pytest -m proof)'
+	@echo 'make bench        the benchmarks; they print, they assert nothing'
+	@echo 'make constraints  write constraints.txt anew from the newest releases'
+	@echo 'make clean        remove .venv, caches and build folders; runs/ stays'
+	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer), VENV=DIR another place than .venv'
+
+demo: venv
+	@$(BIN)/dist-train $(DEMO)
+
+test: venv-dev
+	@$(BIN)/python .ci/test.py
+
+test-fast: venv-dev
+	@$(BIN)/python .ci/test.py --fast
+
+lint: venv-dev
+	@$(BIN)/python .ci/test.py --lint
+
+proof: venv-dev
+	@$(BIN)/python -m pytest -m proof tests
+
+bench: venv-dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+constraints:
+	@"$(PYTHON)" .ci/constraints.py
+
+clean:
+	rm -rf "$(VENV)" build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find dist_train launchers tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv:
+	@.ci/venv.sh "$(PYTHON)" "$(VENV)" run
+
+venv-dev:
+	@.ci/venv.sh "$(PYTHON)" "$(VENV)" dev

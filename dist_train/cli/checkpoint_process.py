@@ -1,0 +1,46 @@
+"""Asks dist_train.checkpoint in a process of its own: this room imports none that knows torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dist_train.errors import CheckpointError, DistTrainError, ExitCode, NotFoundError
+
+
+def ask_checkpoints(verb: str, path: Path) -> Iterator[dict[str, Any]]:
+    """One record per checkpoint, as each is done; raises what the process said."""
+    command = [sys.executable, "-P", "-m", "dist_train.checkpoint", verb, str(path)]
+    # A file, not a second pipe: nobody reads it before the first is at its end.
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as messages,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                yield json.loads(line)
+        except GeneratorExit:
+            process.kill()
+            raise
+        code = process.wait()
+        messages.seek(0)
+        said = messages.read().strip()
+    if code != 0:
+        raise _error(code, said)
+    if said:
+        print(said, file=sys.stderr)
+
+
+def _error(code: int, said: str) -> DistTrainError:
+    text = said.removeprefix("error: ")
+    if code == ExitCode.NOT_FOUND:
+        return NotFoundError(text)
+    if code == ExitCode.CONFIG:
+        return CheckpointError(text)
+    return DistTrainError(f"reading checkpoints ended with exit code {code}: {text}")

@@ -1,0 +1,52 @@
+"""A rank that hangs ends itself with its stacks; one that only waits for others is given longer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+HANGS = """
+import sys, time
+sys.modules["torch"] = None  # the watchdog needs none
+from dist_train.resilience.watchdog import HangWatchdog
+watchdog = HangWatchdog({timeout_s}, rank=3)
+for step in range(5):
+    watchdog.mark(f"step {{step}}")
+    time.sleep(0.1)
+def forget_to_return():
+    time.sleep(30)
+{last}
+"""
+
+
+def _run(timeout_s: float, last: str) -> tuple[int, str, float]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS.format(timeout_s=timeout_s, last=last)],
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    return done.returncode, done.stderr, time.monotonic() - began
+
+
+def test_silence_ends_the_process_and_names_the_place() -> None:
+    code, text, seconds = _run(0.4, "forget_to_return()")
+    assert code == -6
+    assert "rank 3 has made no progress for" in text
+    assert "since step 4" in text
+    assert "in forget_to_return" in text
+    assert seconds < 10
+
+
+def test_a_closed_watchdog_ends_nobody() -> None:
+    code, text, _ = _run(0.4, "watchdog.close(); time.sleep(0.8)")
+    assert (code, text) == (0, "")
+
+
+def test_a_rank_that_waits_for_others_is_not_the_first_to_end() -> None:
+    waits = "exec(compile('time.sleep(1.3)', '/x/torch/distributed/distributed_c10d.py', 'exec'))"
+    code, text, _ = _run(1.0, waits)
+    assert (code, text) == (0, "")
