@@ -33,5 +33,6 @@ def json_option(function: _F) -> _F:
 
 def _only_one(context: click.Context, option: click.Parameter, given: tuple[Any, ...]) -> Any:
     if len(set(given)) > 1:
-        raise UsageError(f"{option.opts[0]} is given twice: {given[0]} and {given[-1]}", mend="give it once")
+        flag = "--" + str(option.name).replace("_", "-")
+        raise UsageError(f"{flag} is given twice: {given[0]} and {given[-1]}", mend="give it once")
     return given[0] if given else None

@@ -302,7 +302,7 @@ def _threads(config: RunConfig | None, device: str, procs: int) -> tuple[int, tu
 def _environment(words: Words, launch: LaunchConfig) -> tuple[tuple[str, str], ...]:
     from dist_train.config import is_secret_name
 
-    given = dict(launch.env)
+    typed: dict[str, str] = {}
     for word in words.options.get("env", ()):
         name, equals, value = word.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -314,8 +314,9 @@ def _environment(words: Words, launch: LaunchConfig) -> tuple[tuple[str, str], .
             )
         if name.startswith("DIST_TRAIN_") and name != env.INJECT:
             raise UsageError(f"--env {name}: variables DIST_TRAIN_* are dist-train's own")
-        given[name] = value
-    return tuple(sorted(given.items()))
+        if typed.setdefault(name, value) != value:
+            raise UsageError(f"--env {name} is given twice: {typed[name]} and {value}", mend="give it once")
+    return tuple(sorted({**launch.env, **typed}.items()))
 
 
 def _show_ranks(words: Words) -> str:

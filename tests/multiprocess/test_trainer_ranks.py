@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from dist_train.rundir.result import Result, read_result
 
 pytestmark = pytest.mark.multiprocess
 
-DEADLINE_S = 90.0
+DEADLINE_S = 60.0
 
 # The user's own module: float64 throughout, so that only a wrong weight can be seen.
 MODULE = '''
@@ -125,6 +127,11 @@ class Job:
         ]
         try:
             return [child.wait(DEADLINE_S) for child in children]
+        except subprocess.TimeoutExpired:
+            for child in children:
+                child.send_signal(signal.SIGABRT)  # faulthandler writes every thread's stack
+            time.sleep(1.0)
+            pytest.fail(f"not done within {DEADLINE_S:.0f} s\n{self.said}")
         finally:
             for child in children:
                 child.kill()
@@ -175,6 +182,7 @@ class Job:
                 env={
                     **os.environ,
                     **worker.to_environ(),
+                    "PYTHONFAULTHANDLER": "1",
                     **{name: str(value) for name, value in facts.items()},
                     **extra,
                 },

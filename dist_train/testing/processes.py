@@ -1,0 +1,69 @@
+"""Processes found by kinship and by a variable in their environment, and ended by their number."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+_POLL_S = 0.02
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Living descendants of a process; a zombie is not alive."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in found if is_alive(process)]
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Living processes that were started with `name=value` in their environment, also orphans.
+
+    Only this user's; on a system without /proc there are none.
+    """
+    wanted = f"{name}={value}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(psutil.Process(int(path.parent.name)))
+        except (OSError, psutil.NoSuchProcess):
+            continue  # it ended while we looked, or it is somebody else's
+    return [process for process in found if process.pid != os.getpid() and is_alive(process)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: not ended, and not a zombie that its parent has not asked for yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> list[psutil.Process]:
+    """Kill each by its number; returns those that are still there after `timeout_s`."""
+    left = list(processes)
+    for process in left:
+        try:
+            process.kill()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in left if is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return left
+
+
+def describe(process: psutil.Process) -> str:
+    """`pid 4711 (parent 1): python -m dist_train.agent …`."""
+    try:
+        with process.oneshot():
+            words = " ".join(process.cmdline()) or process.name()
+            return f"pid {process.pid} (parent {process.ppid()}): {words[:160]}"
+    except psutil.NoSuchProcess:
+        return f"pid {process.pid}"

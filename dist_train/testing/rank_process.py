@@ -1,0 +1,80 @@
+"""The side of the rank: its environment, its stack on request, its answer."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dist_train import env
+
+VALUE, ERROR = b"v", b"e"
+
+# What another launcher, or a run around this test, has left in the environment.
+_FOREIGN = ("DIST_TRAIN_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "PALS_", "TORCHELASTIC_")
+_PR_SET_PDEATHSIG = 1
+
+
+def rank_environ(rank: int, n: int, port: int) -> dict[str, str]:
+    """This process's environment with one rank's facts in it, as torchrun gives them."""
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_FOREIGN) and name not in env.TORCHRUN_NAMES
+    }
+    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
+    facts |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    # The parent serves the store, as torchrun's agent does: then every rank is a client of it.
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    return {**own, **{name: str(value) for name, value in facts.items()}, "MASTER_ADDR": "127.0.0.1", **agent}
+
+
+def rank_main(
+    fn: Callable[..., Any], args: tuple[Any, ...], environ: dict[str, str], stack: str, answers: Connection
+) -> None:
+    """Run the function and send its value, or the traceback of whatever it raised."""
+    _die_with_parent()
+    with open(stack, "w") as file:
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=True, chain=False)
+        os.environ.clear()
+        os.environ.update(environ)
+        answers.send_bytes(_answer(fn, args))
+        answers.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _answer(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        value = fn(*args)
+        _close_run(failed=False)
+        return VALUE + pickle.dumps(value)
+    except BaseException:
+        told = traceback.format_exc()
+        _close_run(failed=True)
+        return ERROR + told.encode()
+
+
+def _close_run(*, failed: bool) -> None:
+    """multiprocessing's processes leave without atexit, which closes a run elsewhere."""
+    module = sys.modules.get("dist_train.distributed.run")
+    run = module.current() if module is not None else None
+    if run is not None:
+        run.close(failed=failed)
+
+
+def _die_with_parent() -> None:
+    """A test that is killed leaves no ranks behind (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,12 @@
+"""For all tests: the leak police, the account of skips, one home for hypothesis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import configuration
+
+pytest_plugins = ["dist_train.testing.plugin"]
+
+# Every test runs in a directory of its own; without this each would get an example database there.
+configuration.set_hypothesis_home_dir(Path(__file__).resolve().parent.parent / ".hypothesis")

@@ -1,0 +1,76 @@
+"""Runs of the workloads, started by the command line as a user would start them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dist_train.jobs.orphans import find_processes
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import read_events
+from dist_train.rundir.result import Result, read_result
+from dist_train.testing import CliResult, launch_cli
+
+WORKLOADS = Path(__file__).parent / "workloads"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, and all that it left."""
+
+    cli: CliResult
+    run: RunDir
+
+    @property
+    def result(self) -> Result:
+        found = read_result(self.run)
+        assert found is not None, self.cli
+        return found
+
+    @property
+    def hashes(self) -> tuple[str, str, str]:
+        result = self.result
+        return result.weights_hash, result.state_hash, result.metrics_hash
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return json.loads(self.run.job.read_text())
+
+    @property
+    def run_id(self) -> str:
+        return self.job["spec"]["run_id"]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return list(read_events(self.run, kind))  # type: ignore[arg-type]
+
+
+def nothing_left(run_id: str, within_s: float = 15.0) -> bool:
+    """Whether no process on this machine has the run's id in its environment, within the bound."""
+    deadline = time.monotonic() + within_s
+    while find_processes(run_id):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+Launch = Callable[..., Finished]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """`launch("name", "--nodes", 2, ..., "train.py")` in a folder of its own."""
+    return functools.partial(start, tmp_path)
+
+
+def start(folder: Path, name: str, *words: object, timeout_s: float = 100, env: Any = None) -> Finished:
+    argv: Sequence[str] = ["launch", "--name", name, "--device", "cpu", *map(str, words)]
+    cli = launch_cli(argv, cwd=folder, env=env, timeout_s=timeout_s)
+    return Finished(cli, RunDir(folder / "runs" / name))

@@ -1,0 +1,146 @@
+"""Exit codes are true, the guilty rank is named first, nothing outlives the run; all within the bound."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import Finished, Launch, nothing_left
+
+from dist_train.agent import bounds
+from dist_train.rundir.failure import read_failure
+
+pytestmark = pytest.mark.multiprocess
+
+SCRIPT = """
+    import os, sys, time
+    import torch, torch.distributed as dist
+
+    def boom():
+        raise ValueError("the true cause")
+
+    dist.init_process_group("gloo")
+    t = torch.ones(1)
+    dist.all_reduce(t)
+    if dist.get_rank() == int(sys.argv[2]):
+        if sys.argv[1] == "raise":
+            boom()
+        if sys.argv[1] == "exit":
+            sys.exit(int(sys.argv[3]))
+        if sys.argv[1] == "kill":
+            os.kill(os.getpid(), 9)
+        if sys.argv[1] == "child":
+            import subprocess
+            subprocess.Popen(["sleep", "600"])
+            os.kill(os.getpid(), 9)
+    for _ in range(3):
+        dist.all_reduce(t)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def run(launch: Launch, script: Path, *args: object, restarts: int = 0) -> Finished:
+    finished = launch(
+        "r", "--nodes", 2, "--gpus-per-node", 2, "--max-restarts", restarts, script, *args, timeout_s=60
+    )
+    assert finished.cli.seconds < bounds.PROCESS_DEATH_S, finished.cli
+    assert nothing_left(finished.run_id)
+    return finished
+
+
+def last_block(finished: Finished) -> str:
+    """The failure block is the end of the terminal's output."""
+    _, rule, rest = finished.cli.stderr.rpartition("\nFAILED:")
+    assert rule, finished.cli
+    return "FAILED:" + rest
+
+
+def test_a_good_end(launch: Launch, script: Path) -> None:
+    finished = run(launch, script, "none", -1)
+    assert finished.cli.code == 0, finished.cli
+    assert [e["exit_code"] for e in finished.events("finished")] == [0]
+
+
+def test_an_exception_names_rank_file_and_line_without_a_decorator(launch: Launch, script: Path) -> None:
+    finished = run(launch, script, "raise", 1)
+    assert finished.cli.code == 1, finished.cli
+    block = last_block(finished)
+    assert block.startswith("FAILED: rank 1 (node 0, local rank 1)")
+    assert "ValueError: the true cause" in block
+    assert f"{script}:6" in block
+    assert "dist-train logs" in block
+    failure = read_failure(finished.run)
+    assert failure is not None
+    assert (failure.rank, failure.cls, failure.exception, failure.line) == (1, "exception", "ValueError", 6)
+    assert failure.log is not None
+    assert "the true cause" in Path(failure.log).read_text()
+
+
+@pytest.mark.parametrize(("rank", "code"), [(1, 3), (2, 41)])
+def test_a_ranks_own_code_is_the_commands_code(
+    launch: Launch, script: Path, rank: int, code: int
+) -> None:
+    finished = run(launch, script, "exit", rank, code)
+    assert finished.cli.code == code, finished.cli
+    assert f"FAILED: rank {rank} " in last_block(finished)
+
+
+def test_a_rank_killed_by_9_gives_137(launch: Launch, script: Path) -> None:
+    finished = run(launch, script, "kill", 3)
+    assert finished.cli.code == 137, finished.cli
+    assert "FAILED: rank 3 (node 1, local rank 1)" in last_block(finished)
+    assert "signal 9 (SIGKILL)" in last_block(finished)
+
+
+def test_an_early_exit_with_0_is_a_failure(launch: Launch, script: Path) -> None:
+    finished = run(launch, script, "exit", 1, 0)
+    assert finished.cli.code == 1, finished.cli
+    assert "rank 1 left with exit code 0 while other ranks were still at work" in last_block(finished)
+    failure = read_failure(finished.run)
+    assert failure is not None
+    assert failure.cls == "early_exit"
+
+
+def test_what_a_killed_rank_had_started_is_ended_too(launch: Launch, script: Path) -> None:
+    assert run(launch, script, "child", 1).cli.code == 137
+
+
+def test_a_crash_is_restarted_as_often_as_asked_and_an_exception_is_not(
+    launch: Launch, script: Path
+) -> None:
+    crashed = launch("c", "--gpus-per-node", 2, "--max-restarts", 1, script, "kill", 1, timeout_s=60)
+    assert crashed.cli.code == 137, crashed.cli
+    assert len(crashed.events("attempt_started")) == 2
+    raised = launch("e", "--gpus-per-node", 2, "--max-restarts", 3, script, "raise", 1, timeout_s=60)
+    assert len(raised.events("attempt_started")) == 1
+
+
+def test_the_scripts_words_are_the_scripts(launch: Launch, tmp_path: Path) -> None:
+    script = tmp_path / "words.py"
+    script.write_text("import sys, json; print(json.dumps(sys.argv[1:]))")
+    finished = launch("w", script, "--nodes", 7, "-x", "a b", "--lr=0.1")
+    assert json.loads(finished.cli.stdout) == ["--nodes", "7", "-x", "a b", "--lr=0.1"]
+    assert "--nodes stands after" in finished.cli.stderr
+
+
+def test_an_unseeded_script_has_distinct_seeds_on_its_ranks(launch: Launch, tmp_path: Path) -> None:
+    script = tmp_path / "seeds.py"
+    script.write_text(
+        "import os, random, numpy, torch\n"
+        "seeds = [str(torch.initial_seed()), str(numpy.random.rand()), str(random.random())]\n"
+        f"open({str(tmp_path)!r} + '/seed-' + os.environ['RANK'], 'w').write(' '.join(seeds))\n"
+    )
+    launch("s", "--gpus-per-node", 3, script)
+    seeds = [(tmp_path / f"seed-{rank}").read_text().split() for rank in range(3)]
+    for kind in zip(*seeds, strict=True):
+        assert len(set(kind)) == 3

@@ -1,0 +1,171 @@
+"""Kill any rank, any agent, the launcher, at any step, during a save: the same three hashes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import WORKLOADS, Finished, nothing_left, start
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.progress import newest_step
+from dist_train.rundir.records import read_json
+from dist_train.testing import launch_cli
+
+pytestmark = pytest.mark.multiprocess
+SHAPES = {"W=3": (1, 3), "2x2": (2, 2)}
+STEPS = 46  # both workloads
+EVERY = 7
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """One run of each workload and shape that nobody killed; made once."""
+
+    @functools.cache
+    def run(workload: str, shape: str, *extra: str) -> Finished:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        finished = train(folder, "base", workload, shape, *extra)
+        assert finished.cli.code == 0, finished.cli
+        return finished
+
+    return run
+
+
+def train(folder: Path, name: str, workload: str, shape: str, *extra: str) -> Finished:
+    nodes, procs = SHAPES[shape]
+    config = WORKLOADS / f"{workload}.yaml"
+    return start(
+        folder, name, "--nodes", nodes, "--gpus-per-node", procs, "--max-restarts", 9, *extra, config
+    )
+
+
+def kills(seed: int, world_size: int, count: int) -> list[tuple[int, int]]:
+    """(rank, step), ascending by step; never a step that is saved; rank 0 and the last rank included."""
+    random_ = random.Random(seed)
+    steps = sorted(random_.sample([s for s in range(8, STEPS) if s % EVERY], count))
+    ranks = [0, world_size - 1, *(random_.randrange(world_size) for _ in range(count - 2))]
+    random_.shuffle(ranks)
+    return list(zip(ranks, steps, strict=True))
+
+
+# 4 x 5 = 20 seeded kills, each by SIGKILL.
+@pytest.mark.parametrize(
+    ("workload", "shape", "seed"),
+    [("digits", "W=3", 1), ("digits", "2x2", 2), ("text", "W=3", 3), ("text", "2x2", 4)],
+)
+def test_ranks_killed_at_random_steps(
+    tmp_path: Path, undisturbed, workload: str, shape: str, seed: int
+) -> None:  # type: ignore[no-untyped-def]
+    nodes, procs = SHAPES[shape]
+    planned = kills(seed, nodes * procs, 5)
+    faults = [f"kill:rank={rank},step={step}" for rank, step in planned[:-1]]
+    faults.append(f"kill:rank=0,step={planned[-1][1]},at=save")
+    killed = train(tmp_path, "killed", workload, shape, "--env", f"DIST_TRAIN_INJECT={';'.join(faults)}")
+    assert killed.cli.code == 0, killed.cli
+    assert killed.hashes == undisturbed(workload, shape).hashes
+    assert len(killed.events("restarted")) == 5
+    failures = killed.events("first_failure")
+    resumed = [event["resume_step"] for event in killed.events("attempt_started")[1:]]
+    assert [f["rank"] for f in failures[:-1]] == [rank for rank, _ in planned[:-1]]
+    replayed = [(r, step) for r, (_, step) in zip(resumed, planned[:-1], strict=False)]
+    assert all(r < step for r, step in replayed), replayed
+    assert nothing_left(killed.run_id)
+
+
+def test_another_seed_gives_another_hash(tmp_path: Path, undisturbed) -> None:  # type: ignore[no-untyped-def]
+    other = start(
+        tmp_path, "other", "--gpus-per-node", 3, WORKLOADS / "text.yaml", "seed=1", "trainer.steps=46"
+    )
+    assert other.cli.code == 0, other.cli
+    assert not set(other.hashes) & set(undisturbed("text", "W=3").hashes)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "workload"),
+    [
+        ("no_warm_up", "text"),
+        ("random_streams_before_the_iterator", "digits"),
+        ("position_of_the_sampler", "digits"),
+    ],
+)
+def test_a_planted_mutant_is_noticed(tmp_path: Path, undisturbed, mutant: str, workload: str) -> None:  # type: ignore[no-untyped-def]
+    base = undisturbed(workload, "W=3", "--env", f"MUTANT={mutant}")
+    killed = train(
+        tmp_path,
+        "killed",
+        workload,
+        "W=3",
+        *("--env", f"MUTANT={mutant}"),
+        *("--env", "DIST_TRAIN_INJECT=kill:rank=1,step=18"),
+    )
+    assert killed.cli.code == 0, killed.cli
+    assert killed.hashes != base.hashes
+
+
+def begin(folder: Path, name: str, workload: str, shape: str) -> subprocess.Popen[bytes]:
+    """The command in the background, slowed down so that there is time to kill it."""
+    nodes, procs = SHAPES[shape]
+    words = ["launch", "--name", name, "--nodes", nodes, "--gpus-per-node", procs, "--device", "cpu"]
+    argv = [sys.executable, "-m", "dist_train.cli.main", *map(str, words), str(WORKLOADS / f"{workload}.yaml")]
+    with (folder / "out.txt").open("wb") as out:
+        return subprocess.Popen(argv, cwd=folder, stdout=out, stderr=out, start_new_session=True)
+
+
+def wait_for_step(run: RunDir, step: int, within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while (newest_step(run) or 0) < step:
+        assert time.monotonic() < deadline, "no checkpoint was committed in time"
+        time.sleep(0.005)
+
+
+def agent_pid(run: RunDir, node: int) -> int:
+    """By the run id in its environment; an agent has no RANK."""
+    from dist_train.jobs.orphans import find_processes
+
+    run_id = (read_json(run.job) or {})["spec"]["run_id"]
+    for pid in find_processes(run_id, node):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if not any(word.startswith(b"RANK=") for word in words):
+            return pid
+    raise AssertionError(f"node {node} has no agent")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_killed(tmp_path: Path, undisturbed, node: int) -> None:  # type: ignore[no-untyped-def]
+    run = RunDir(tmp_path / "runs" / "killed")
+    command = begin(tmp_path, "killed", "digits", "2x2")
+    try:
+        wait_for_step(run, 14)
+        os.kill(agent_pid(run, node), signal.SIGKILL)
+        assert command.wait(timeout=90) == 0, (tmp_path / "out.txt").read_text()
+    finally:
+        command.kill()
+        command.wait()
+    finished = Finished(None, run)  # type: ignore[arg-type]
+    assert finished.hashes == undisturbed("digits", "2x2").hashes
+    assert len(finished.events("restarted")) == 1
+    assert nothing_left(finished.run_id)
+
+
+def test_the_launcher_killed_then_resumed(tmp_path: Path, undisturbed) -> None:  # type: ignore[no-untyped-def]
+    run = RunDir(tmp_path / "runs" / "killed")
+    command = begin(tmp_path, "killed", "digits", "2x2")
+    try:
+        wait_for_step(run, 14)
+    finally:
+        command.kill()
+        command.wait()
+    finished = Finished(None, run)  # type: ignore[arg-type]
+    assert nothing_left(finished.run_id)
+    resumed = launch_cli(["resume", "killed"], cwd=tmp_path, timeout_s=90)
+    assert resumed.code == 0, resumed
+    assert finished.hashes == undisturbed("digits", "2x2").hashes
+    assert nothing_left(finished.run_id)

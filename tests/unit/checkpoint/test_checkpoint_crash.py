@@ -1,0 +1,118 @@
+"""A crash at any change to the disk leaves the last committed checkpoint or the one before."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from checkpoint_cases import Training, manager, saved_run
+from checkpoint_crash import Crash, DyingFiles
+
+from dist_train.checkpoint.verify import verify_checkpoint
+from dist_train.errors import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str]]:
+    """Steps 1 and 2, and the leavings of a save that was killed."""
+    directory = tmp_path_factory.mktemp("before")
+    hashes = saved_run(directory, 2, keep_last=2)
+    left = directory / ".step-3.tmp-0"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"torn")
+    return directory, hashes
+
+
+def resume_and_save(directory: Path, save: bool = True) -> str:
+    """What an attempt does: load the newest, make one step, save; step 1 goes, by keep_last."""
+    training, manage = Training(), manager(directory, attempt=1, keep_last=2)
+    restored = manage.load_latest(training.state)
+    assert restored is not None
+    training.train()
+    return manage.save(restored.step + 1, training.state).weights_hash
+
+
+@pytest.fixture(scope="module")
+def changes(before, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    directory = tmp_path_factory.mktemp("count") / "run"
+    shutil.copytree(before[0], directory)
+    files = DyingFiles(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        files.install(patch)
+        third = resume_and_save(directory)
+    assert any("rename step-00000003" in line for line in files.log)
+    assert any("rename fence.json" in line for line in files.log)
+    assert any("unlink step-00000001" in line or "rename .step-1.old-1" in line for line in files.log)
+    return files.count, third
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+@pytest.mark.parametrize("part", range(4))
+def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, power: bool, part: int) -> None:
+    count, third = changes
+    hashes = {**before[1], 3: third}
+    assert count > 40
+    seen = set()
+    for at in range(1 + part, count + 1, 4):
+        directory = tmp_path / f"{at}"
+        shutil.copytree(before[0], directory)
+        files = DyingFiles(directory, at, power)
+        with pytest.MonkeyPatch.context() as patch:
+            files.install(patch)
+            with pytest.raises(Crash):
+                resume_and_save(directory)
+        files.settle()
+
+        again = Training(seed=9)
+        reader = manager(directory, attempt=2, keep_last=2)
+        restored = reader.load_latest(again.state)
+        assert restored is not None
+        assert restored.step in (2, 3), files.log[-1]
+        assert again.weights() == hashes[restored.step], files.log[-1]
+        seen.add(restored.step)
+        assert not [p.name for p in directory.iterdir() if p.name.startswith(".")]
+        # Nothing was damaged on the way, so nothing had to be set aside.
+        assert not (directory / "quarantine").exists(), files.log[-1]
+        again.train()
+        reader.save(restored.step + 1, again.state)
+        assert all(verify_checkpoint(directory / f"step-{s:08d}").ok for s in reader.steps())
+        shutil.rmtree(directory)
+    assert 2 in seen
+
+
+def test_what_save_has_returned_for_survives_a_power_cut(tmp_path: Path, before) -> None:
+    shutil.copytree(before[0], tmp_path, dirs_exist_ok=True)
+    files = DyingFiles(tmp_path, power=True)
+    with pytest.MonkeyPatch.context() as patch:
+        files.install(patch)
+        third = resume_and_save(tmp_path)
+    files.settle()
+    again = Training(seed=9)
+    restored = manager(tmp_path, attempt=2).load_latest(again.state)
+    assert restored is not None
+    assert (restored.step, again.weights()) == (3, third)
+
+
+def test_the_harness_sees_a_missing_sync(tmp_path: Path, before, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the data files not synced before the rename, a power cut would show a damaged step 3."""
+    shutil.copytree(before[0], tmp_path, dirs_exist_ok=True)
+    files = DyingFiles(tmp_path, power=True)
+    files.install(monkeypatch)
+    real, skipped = files.fsync, []
+
+    def forgetful(descriptor: int) -> None:
+        path = files._paths[descriptor]
+        if path.endswith("model.safetensors"):
+            skipped.append(path)
+            return
+        real(descriptor)
+
+    monkeypatch.setattr("os.fsync", forgetful)
+    resume_and_save(tmp_path)
+    assert skipped
+    files._unsynced = {p.replace(".step-3.tmp-1", "step-00000003"): n for p, n in files._unsynced.items()}
+    monkeypatch.undo()
+    files.settle()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        manager(tmp_path, attempt=2).verify(3)
