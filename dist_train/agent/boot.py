@@ -66,8 +66,13 @@ def _run(kind: str, value: str, args: list[str]) -> tuple[int, Any]:
             sys.path.insert(0, os.getcwd())
             return 0, runpy.run_module(value, run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
-        return _exit_code(leaving), module
+        code = _exit_code(leaving)
+        if code != 0:
+            sys.last_value = leaving
+        return code, module
     except BaseException as error:
+        # What runs at exit may ask whether the script failed, as after an uncaught exception.
+        sys.last_value = error
         _report(error)
         code = int(error.exit_code) if isinstance(error, DistTrainError) else 1
         return 130 if isinstance(error, KeyboardInterrupt) else code, (module, error)

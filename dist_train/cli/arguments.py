@@ -133,16 +133,17 @@ class LaunchCommand(click.Command):
 
 
 def normalize(token: str) -> str:
-    """`--run_dir` is `--run-dir`."""
-    return token.replace("_", "-") if token.startswith("-") else token
+    """`--run_dir` is `--run-dir`; click hands over an option's name without its dashes."""
+    return token.replace("_", "-")
 
 
 def parse(command: click.Command, argv: Sequence[str]) -> Words:
     """Split the words after `launch`; raises UsageError (2)."""
+    if (at := _module_at(command, argv)) is not None:
+        first, _ = _parse_options(command, argv[:at], interspersed=False)
+        module, *args = _module_words(argv[at:])
+        return Words(_collapse(first), _typed(first), module=module, args=tuple(args))
     first, rest = _parse_options(command, argv, interspersed=False)
-    module = _single(first, "module")
-    if module is not None:
-        return Words(_collapse(first), _typed(first), module=module, args=tuple(rest))
     if not rest:
         return Words(_collapse(first), _typed(first))
     target, *words = rest
@@ -164,10 +165,45 @@ def parse(command: click.Command, argv: Sequence[str]) -> Words:
     return Words(_collapse(merged), _typed(merged), target=target, overrides=tuple(leftover))
 
 
+def asks_for_help(command: click.Command, argv: Sequence[str]) -> bool:
+    """--help before TARGET, or after a config; after a script or module it is theirs."""
+    if not (places := [at for at, word in enumerate(argv) if word in ("-h", "--help")]):
+        return False
+    before = argv[: places[0]]
+    if _module_at(command, argv) in range(places[0]):
+        return False
+    try:
+        _, rest = _parse_options(command, before, interspersed=False)
+    except click.UsageError:
+        return True  # whatever is wrong before it: help is the answer
+    return not rest or rest[0].endswith(_YAML)
+
+
+def _module_at(command: click.Command, argv: Sequence[str]) -> int | None:
+    """Where `-m` stands as our option: all after its MODULE is the module's, as after `python -m`."""
+    for at, word in enumerate(argv):
+        if not word.startswith("-m"):
+            continue
+        try:
+            _, rest = _parse_options(command, argv[:at], interspersed=False)
+        except click.BadOptionUsage:
+            continue  # the word before wants a value, and this is it
+        return None if rest else at
+    return None
+
+
+def _module_words(words: Sequence[str]) -> list[str]:
+    first, *rest = words
+    found = [first[2:], *rest] if len(first) > 2 else rest
+    if not found:
+        raise UsageError("-m stands without a module", mend="dist-train launch -m my_package.train")
+    return found
+
+
 def _parse_options(
     command: click.Command, argv: Sequence[str], interspersed: bool
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    context = click.Context(command, info_name="launch", token_normalize_func=normalize)
+    context = click.Context(command, info_name="dist-train launch", token_normalize_func=normalize)
     context.allow_interspersed_args = interspersed
     parser = command.make_parser(context)
     parsed, leftover, _ = parser.parse_args(args=list(argv))

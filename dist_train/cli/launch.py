@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dist_train.cli.arguments import LaunchCommand, option_groups, parse
+from dist_train.cli.arguments import LaunchCommand, asks_for_help, option_groups, parse
 from dist_train.cli.follow import follow
 from dist_train.cli.request import Request, build
 from dist_train.cli.runs import rename_handle, write_job
@@ -39,20 +39,10 @@ class _Launch(LaunchCommand):
         return context
 
     def invoke(self, ctx: click.Context) -> int:
-        if _asks_for_help(ctx.args):
+        if asks_for_help(self, ctx.args):
             click.echo(self.get_help(ctx))
             return 0
         return launch(ctx.args)
-
-
-def _asks_for_help(words: Sequence[str]) -> bool:
-    """--help before TARGET, or after a config; after a script it is the script's."""
-    for word in words:
-        if word in ("-h", "--help"):
-            return True
-        if word.endswith(".py") or word == "-m":
-            return False
-    return False
 
 
 def make_command() -> click.Command:

@@ -47,7 +47,7 @@ class Run:
         attempt: number of the attempt under our agent.
         leave: called once by close().
         vote: the collective behind should_stop().
-        progress: told of every progress(); a watchdog.
+        progress: told of every progress(): a watchdog, the agent's board.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Run:
         attempt: int = 0,
         leave: Callable[[Leaving], None] | None = None,
         vote: Callable[[], bool] | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: Callable[[str, int | None], None] | None = None,
     ) -> None:
         self.info = info
         self.device = device
@@ -129,14 +129,15 @@ class Run:
         """Collective: True on all ranks at the same call, once a stop is agreed."""
         return self._vote() if self._vote is not None else False
 
-    def progress(self, what: str) -> None:
+    def progress(self, what: str, step: int | None = None) -> None:
         """Say that this rank is alive: from the first call on, too long a silence ends it.
 
         Args:
             what: where the run is now ("step 17", "evaluation").
+            step: optimizer steps done, where that is news.
         """
         if self._progress is not None:
-            self._progress(what)
+            self._progress(what, step)
 
     def make_current(self) -> None:
         """Make this the run that current() gives."""

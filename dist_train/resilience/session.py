@@ -6,6 +6,7 @@ import atexit
 import hashlib
 import logging
 import secrets
+from collections.abc import Callable
 
 import torch
 
@@ -82,7 +83,7 @@ def _open_run(
     agreed = _agree_on_seed(control, seed, worker)
     if seed is not None:
         seed_all(seed, info.rank)
-    flag = StopFlag(worker.stop_file if worker else None)
+    flag = StopFlag(worker.stop_file if worker else None, info.local_rank)
     vote = StopVote(control, flag)
 
     def leave_run(how: Leaving) -> None:
@@ -102,11 +103,19 @@ def _open_run(
         attempt=worker.attempt if worker else 0,
         leave=leave_run,
         vote=vote.agreed,
-        progress=watchdog.mark,
+        progress=_progress(watchdog, flag),
     )
     atexit.register(run.close_at_exit)
     run.make_current()
     return run
+
+
+def _progress(watchdog: HangWatchdog, flag: StopFlag) -> Callable[[str, int | None], None]:
+    def mark(what: str, step: int | None) -> None:
+        watchdog.mark(what)
+        flag.mark(step)
+
+    return mark
 
 
 def _agree_on_seed(control: Control, seed: int | None, worker: WorkerEnv | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from dist_train.distributed.control import Control
+from dist_train.rundir.board import NO_STEP, Board, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -26,37 +26,61 @@ _FLAG_SHIFT = 32
 class StopFlag:
     """Whether somebody wants this run to save and stop; local, never acted on alone.
 
-    Under our agent it is the first byte of a small file that the agent maps and sets (0: go on,
-    1: save and stop); a file that is not there yet counts as 0. Without an agent, TERM and USR2
+    Under our agent it is the first byte of the node's board, which the agent sets (0: go on,
+    1: save and stop); a board that is not there yet counts as 0. Without an agent, TERM and USR2
     set it, from the moment when somebody first asks: a script that never asks still dies of TERM.
 
     Args:
-        path: the agent's stop file, or None to listen to signals.
+        path: the agent's board, or None to listen to signals.
+        local_rank: this rank's slot there.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, local_rank: int = 0) -> None:
         self._path = path
-        self._map: mmap.mmap | None = None
+        self._local_rank = local_rank
+        self._board: Board | None = None
+        self._slot = Slot(0, NO_STEP, 0)
         self._value = 0
         self._before: dict[int, Any] = {}
 
     def read(self) -> int:
         """The flag's value now: 0, or the reason to stop."""
-        if self._path is not None and self._map is None:
-            self._map = _map_byte(self._path)
-        return max(self._value, self._map[0] if self._map is not None else 0)
+        board = self._open()
+        return max(self._value, 0 if board is None else board.stop)
 
     def set(self, value: int = 1) -> None:
         """Set it from inside this process."""
         self._value = max(self._value, value)
 
+    def mark(self, step: int | None = None) -> None:
+        """Tell the agent how far this rank is: `step` optimizer steps, or just that it goes on."""
+        self._write(Slot(self._slot.pid, self._slot.step if step is None else step, self._slot.beats + 1))
+
+    def _write(self, slot: Slot) -> None:
+        self._slot = slot
+        board = self._open()
+        if board is not None:
+            board.write(self._local_rank, slot)
+
+    def _open(self) -> Board | None:
+        if self._board is None and self._path is not None:
+            try:
+                self._board = Board.open(self._path)
+            except FileNotFoundError:
+                return None
+        return self._board
+
     def listen(self) -> None:
-        """Install the signal handlers, unless an agent's file says it all.
+        """Install the signal handlers, or tell the agent that its flag is read here.
 
         They replace what was installed and do not call it; close() puts it back. A second signal
         does what it did before: whoever insists gets the process's end.
         """
-        if self._path is not None or self._before:
+        if self._path is not None:
+            # Who does not read the flag is interrupted when a stop is asked.
+            self._write(Slot(os.getpid(), self._slot.step, self._slot.beats))
+            return
+        if self._before:
             return
         if threading.current_thread() is not threading.main_thread():
             logger.warning("stop signals are not heard: should_stop was first called outside the main thread")
@@ -77,19 +101,6 @@ class StopFlag:
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before.clear()
-
-
-def _map_byte(path: Path) -> mmap.mmap | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        if os.fstat(descriptor).st_size == 0:
-            return None
-        return mmap.mmap(descriptor, 1, prot=mmap.PROT_READ)
-    finally:
-        os.close(descriptor)
 
 
 class StopVote:

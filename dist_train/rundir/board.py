@@ -45,8 +45,11 @@ class Board:
 
     @classmethod
     def open(cls, path: Path) -> Board:
-        """Open an existing board; raises FileNotFoundError."""
-        return cls._open(path, path.stat().st_size)
+        """Open an existing board, or a flag of one byte made by hand; raises FileNotFoundError."""
+        size = path.stat().st_size
+        if size == 0:
+            raise FileNotFoundError(f"{path} is not a board yet")
+        return cls._open(path, size)
 
     @classmethod
     def _open(cls, path: Path, size: int) -> Board:
@@ -70,7 +73,9 @@ class Board:
         return Slot(*_FIELDS.unpack_from(self._map, _SLOT * (1 + local_rank)))
 
     def write(self, local_rank: int, slot: Slot) -> None:
-        """Write one's own slot."""
+        """Write one's own slot; a flag made by hand (one byte) has none."""
+        if len(self._map) < _SLOT * (2 + local_rank):
+            return
         _FIELDS.pack_into(self._map, _SLOT * (1 + local_rank), slot.pid, slot.step, slot.beats)
 
     def close(self) -> None:

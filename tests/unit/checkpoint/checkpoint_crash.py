@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-REAL = {name: getattr(os, name) for name in "open write fsync close rename replace unlink rmdir mkdir".split()}
+REAL = {
+    name: getattr(os, name) for name in ["open", "write", "fsync", "close", "rename", "replace", "unlink", "rmdir", "mkdir"]
+}
 
 
 class Crash(BaseException):

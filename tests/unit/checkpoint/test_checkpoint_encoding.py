@@ -102,9 +102,7 @@ DTYPES += "float8_e4m3fn float8_e5m2"
 
 
 def test_every_dtype_through_our_file_and_safetensors(tmp_path: Path) -> None:
-    tensors = {
-        name: torch.tensor([[1, 0, 1]]).to(getattr(torch, name)) for name in DTYPES.split()
-    }
+    tensors = {name: torch.tensor([[1, 0, 1]]).to(getattr(torch, name)) for name in DTYPES.split()}
     tensors |= {"empty": torch.empty(0, 3), "scalar": torch.tensor(2.5)}
     path = tmp_path / "all.safetensors"
     file = TensorFile(tensors, {"note": "x"})

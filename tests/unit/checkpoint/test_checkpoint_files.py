@@ -98,5 +98,7 @@ def test_values_that_the_model_ties_must_be_equal(tmp_path: Path) -> None:
     untied = Tied()
     untied.head.weight = nn.Parameter(torch.ones(6, 4))
     dt.checkpoint.save_model(untied, path)
-    with pytest.raises(CheckpointError, match=r"ties 'head\.weight' to 'emb\.weight', but .* different values"):
+    with pytest.raises(
+        CheckpointError, match=r"ties 'head\.weight' to 'emb\.weight', but .* different values"
+    ):
         dt.checkpoint.load_model(path, Tied())

@@ -106,7 +106,13 @@ def test_two_are_kept_even_if_one_was_asked_for(tmp_path: Path) -> None:
 def test_save_if_due(tmp_path: Path) -> None:
     training, manage = Training(), manager(tmp_path, every_steps=2)
     training.train()
-    assert [manage.save_if_due(step, training.state) for step in range(5)] == [False, False, True, False, True]
+    assert [manage.save_if_due(step, training.state) for step in range(5)] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert manage.steps() == [2, 4]
     with pytest.raises(ConfigError, match="every_steps was not given"):
         manager(tmp_path).save_if_due(1, training.state)
@@ -145,7 +151,9 @@ def test_plain_values_and_tensors_in_the_state(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_stored_is_named_with_its_type(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"'notes/path' is of type pathlib\.\w+.*\n.*nothing is pickled"):
+    with pytest.raises(
+        CheckpointError, match=r"'notes/path' is of type pathlib\.\w+.*\n.*nothing is pickled"
+    ):
         manager(tmp_path).save(1, {"notes": {"path": Path("x")}})
     with pytest.raises(CheckpointError, match="'optim': parameter 0 of group 0.* belongs to no module"):
         manager(tmp_path).save(1, {"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)})
@@ -164,7 +172,9 @@ class Wider(nn.Module):
 def test_a_checkpoint_of_another_model_is_refused_by_name_with_the_nearest(tmp_path: Path) -> None:
     manager(tmp_path).save(1, {"model": Wider(weights_in=3, out=2)})
     reader = manager(tmp_path, attempt=1)
-    with pytest.raises(CheckpointError, match=r"missing 'weight_in\.weight' \(nearest: 'weights_in\.weight'\)"):
+    with pytest.raises(
+        CheckpointError, match=r"missing 'weight_in\.weight' \(nearest: 'weights_in\.weight'\)"
+    ):
         reader.load_latest({"model": Wider(weight_in=3, out=2)})
     with pytest.raises(CheckpointError, match=r"float32 \(2, 2\) there and float32 \(4, 2\) in the model"):
         reader.load_latest({"model": Wider(weights_in=3, out=4)})
@@ -296,7 +306,9 @@ def test_a_missing_random_stream_is_an_error(tmp_path: Path, monkeypatch: pytest
 def test_other_circumstances_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager(tmp_path, determinism={"threads_per_rank": 1, "torch": "2.13.0"}).save(1, {"count": 1})
     with caplog.at_level(logging.WARNING):
-        manager(tmp_path, attempt=1, determinism={"threads_per_rank": 4, "torch": "2.13.0"}).load(1, {"count": 0})
+        manager(tmp_path, attempt=1, determinism={"threads_per_rank": 4, "torch": "2.13.0"}).load(
+            1, {"count": 0}
+        )
     assert "threads_per_rank is 4 here and was 1 at the save" in caplog.text
     assert "torch is" not in caplog.text
 

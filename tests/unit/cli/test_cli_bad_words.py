@@ -48,6 +48,7 @@ TABLE = [
     (["launch", "--env", "A=1", "--env", "A=2", "train.py"], 2, ["--env A is given twice: 1 and 2"]),
     (["launch", "--env", "DIST_TRAIN_RUN_ID=x", "train.py"], 2, ["DIST_TRAIN_RUN_ID"]),
     (["launch", "--detach", "--dry-run", "train.py"], 2, ["--detach", "--dry-run"]),
+    (["launch", "--nodes", "2", "-m"], 2, ["-m stands without a module"]),
     (["launch", "--show-ranks", "first", "train.py"], 2, ["--show-ranks 'first'"]),
     (["launch", "--device", "cpu", "--gpus", "0", "train.py"], 2, ["contradicts --device cpu"]),
     (["launch", "--name", "a/b", "train.py"], 78, ["the name 'a/b' cannot be used"]),

@@ -79,6 +79,22 @@ def test_a_module_keeps_its_words(dist_train: Any) -> None:
     assert "--nodes stands after my_package.train and goes to it" in said.err
 
 
+@pytest.mark.parametrize("words", [["-mpkg.train", "-x"], ["--name", "-m", "-m", "pkg.train", "-x"]])
+def test_a_module_in_other_spellings(dist_train: Any, words: list[str]) -> None:
+    said = dist_train("launch", "--dry-run", *words)
+    if "--name" in words:
+        assert (said.code, "'-m' cannot be used" in said.err) == (78, True)
+    else:
+        target = plan_of(said.out)[0]["spec"]["target"]
+        assert (target["value"], target["args"]) == ("pkg.train", ["-x"])
+
+
+def test_a_scripts_own_dash_m_is_the_scripts(here: Path, dist_train: Any) -> None:
+    (here / "train.py").write_text("")
+    target = plan_of(dist_train("launch", "--dry-run", "train.py", "-m", "x").out)[0]["spec"]["target"]
+    assert (target["kind"], target["args"]) == ("script", ["-m", "x"])
+
+
 def test_options_and_overrides_mix_after_a_config(dist_train: Any) -> None:
     said = dist_train(
         "launch", DIGITS, "seed=3", "--nodes", "2", "trainer.epochs=1", "--device", "cpu", "--dry-run"
@@ -120,10 +136,18 @@ def test_the_next_free_name_is_taken_into_account(here: Path, dist_train: Any) -
     assert plan_of(said.out)[0]["spec"]["run_dir"] == str(here / "runs" / "digits-2")
 
 
-def test_help_before_a_script_is_ours(here: Path, dist_train: Any) -> None:
-    said = dist_train("launch", "--help")
+@pytest.mark.parametrize("words", [["--help"], ["--nodes", "2", "-h"], ["run.yaml", "seed=1", "--help"]])
+def test_help_is_ours_before_a_target_and_after_a_config(dist_train: Any, words: list[str]) -> None:
+    said = dist_train("launch", *words)
     assert said.code == 0
     assert "--gpus-per-node" in said.out
     for heading in ("Where:", "Size:", "Run:", "Failures:"):
         assert heading in said.out
     assert "--cpus-per-task" not in said.out
+
+
+@pytest.mark.parametrize("words", [["./train", "--help"], ["-m", "pkg.train", "--help"]])
+def test_help_after_a_script_or_module_is_theirs(here: Path, dist_train: Any, words: list[str]) -> None:
+    (here / "train").write_text("")
+    said = dist_train("launch", "--dry-run", *words)
+    assert plan_of(said.out)[0]["spec"]["target"]["args"] == ["--help"]

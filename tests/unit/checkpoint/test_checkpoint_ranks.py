@@ -1,0 +1,239 @@
+"""Several ranks: one writer, per-rank streams and buffers, replicas that must agree, errors that reach all."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as torch_dist
+import torch.multiprocessing as mp
+from checkpoint_cases import Training
+from checkpoint_crash import FullDisk
+from torch import nn
+
+from dist_train.checkpoint.damage import ReplicaMismatch
+from dist_train.checkpoint.manager import CheckpointManager
+from dist_train.checkpoint.manifest import read_manifest
+from dist_train.distributed.control import Control
+from dist_train.errors import CheckpointError, CheckpointWriteError
+
+pytestmark = pytest.mark.multiprocess
+Body = Callable[[CheckpointManager, Path], None]
+
+
+def run(body: Body, world_size: int, directory: Path, attempt: int = 0) -> None:
+    """Run `body` in gloo ranks of their own; every rank's traceback, or silence after 60 s, is the failure."""
+    notes = directory.parent / f"{body.__name__}-{attempt}"
+    notes.mkdir()
+    ranks = mp.get_context("spawn")
+    arguments = (body, world_size, directory, attempt, notes)
+    started = [
+        ranks.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(world_size)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+    hung = [rank for rank, process in enumerate(started) if process.is_alive()]
+    for process in started:
+        process.kill()
+        process.join(10)
+    told = "\n".join(file.read_text() for file in sorted(notes.glob("rank-*")))
+    assert not hung, f"ranks {hung} hang\n{told}"
+    assert [process.exitcode for process in started] == [0] * world_size, told
+
+
+def _rank(rank: int, body: Body, world_size: int, directory: Path, attempt: int, notes: Path) -> None:
+    try:
+        torch.set_num_threads(1)
+        store = torch_dist.FileStore(str(notes / "store"), world_size)
+        torch_dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        control = Control(torch_dist.group.WORLD, rank, world_size)
+        body(CheckpointManager(directory, run_id="run", attempt=attempt, control=control), directory)
+        torch_dist.barrier()
+        torch_dist.destroy_process_group()
+    except BaseException:
+        (notes / f"rank-{rank}").write_text(f"rank {rank}: {traceback.format_exc()}")
+        raise SystemExit(1) from None
+
+
+def trained(rank: int) -> Training:
+    """Equal weights on all ranks; streams, BatchNorm statistics and the local buffer are each rank's own."""
+    training = Training()
+    training.train(2)
+    random.seed(rank)
+    torch.manual_seed(1000 + rank)
+    training.model.norm.running_mean.fill_(rank)
+    training.model.seen.fill_(10 + rank)
+    return training
+
+
+def save_at_three(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+    training = trained(rank)
+    committed = manager.save(2, training.state)
+    # The hash is that of rank 0's weights, and every rank is told it.
+    training.model.norm.running_mean.fill_(0)
+    assert committed.weights_hash == training.weights()
+    (directory.parent / f"draws-{rank}").write_text(repr([random.random(), torch.rand(2).tolist()]))
+
+
+def resume_at_three(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+    training = Training(seed=50 + rank)
+    restored = manager.load_latest(training.state)
+    assert restored is not None
+    assert restored.rng_restored
+    assert restored.world_size == 3
+    draws = repr([random.random(), torch.rand(2).tolist()])
+    assert draws == (directory.parent / f"draws-{rank}").read_text()
+    assert training.model.norm.running_mean.tolist() == [rank] * 4
+    assert training.model.seen.tolist() == [10 + rank] * 2
+    training.model.norm.running_mean.fill_(0)
+    assert training.weights() == read_manifest(restored.path).weights_hash
+
+
+def resume_at_two(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("dist_train.checkpoint").addHandler(handler)
+    training = Training(seed=50)
+    restored = manager.load_latest(training.state)
+    assert restored is not None
+    assert not restored.rng_restored
+    assert restored.world_size == 3
+    assert training.model.norm.running_mean.tolist() == [0] * 4
+    assert training.model.seen.tolist() == [10] * 2
+    assert training.weights() == read_manifest(restored.path).weights_hash
+    told = [line for line in told if "derived" in line]
+    # Said once in the job, with both numbers and the seed of the data.
+    assert len(told) == (1 if rank == 0 else 0)
+    assert rank or ("3 ranks" in told[0] and "loaded by 2" in told[0] and "(seed 5," in told[0])
+    draws = manager.control.all_gather(random.random())
+    assert len(set(draws)) == 2
+
+
+def test_ranks_save_and_resume_also_at_another_world_size(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run(save_at_three, 3, directory)
+    keys = set(read_manifest(directory / "step-00000002").tensors)
+    assert {f"rank{r}/rng/torch" for r in range(3)} <= keys
+    assert {k for k in keys if "/buffer/" in k} == {
+        *(f"rank{r}/buffer/seen" for r in range(3)),
+        *(f"rank{r}/buffer/norm.running_mean" for r in (1, 2)),
+    }
+    run(resume_at_three, 3, directory, attempt=1)
+    run(resume_at_two, 2, directory, attempt=2)
+
+
+def disagree(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+
+    def refused(state: dict[str, Any], *words: str, odd: tuple[int, ...] = (1,)) -> None:
+        with pytest.raises(ReplicaMismatch) as caught:
+            manager.save(3, state)
+        assert caught.value.odd_ranks == odd
+        assert caught.value.exit_code == 74
+        for word in words:
+            assert word in str(caught.value), str(caught.value)
+        assert not list(directory.glob("*step*"))
+
+    training = Training()
+    training.train(2)
+    with torch.no_grad():
+        # One bit of one weight.
+        training.model.norm.weight.view(torch.int32)[2] ^= int(rank == 1)
+    refused(training.state, "rank 1 has other weights ('model') than ranks 0, 2", "in 'model/norm.weight'")
+
+    training = Training()
+    training.train(2)
+    training.optimizer.state[training.model.emb.weight]["exp_avg"][0, 0] += rank == 2
+    refused(training.state, "rank 2 has other optimizer state", "'optim/emb.weight/exp_avg'", odd=(2,))
+
+    training.optimizer.param_groups[0]["lr"] = 0.1 * rank
+    refused(training.state, "no majority", odd=(1, 2))
+    refused({"notes": {"mine": rank == 1}}, "rank 1 has other state ('notes')", "outside its tensors")
+    with pytest.raises(ReplicaMismatch, match=r"different steps \(rank 0: 3, rank 1: 4, rank 2: 5\)"):
+        manager.save(3 + rank, {"notes": 1})
+
+
+def test_the_odd_rank_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+    run(disagree, 3, tmp_path / "run")
+
+
+def fail_together(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+    training = Training()
+    manager.save(1, training.state)
+
+    # The writer's disk is full: every rank hears it.
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 0:
+            FullDisk(directory, "write", 2, errno.ENOSPC).install(patch)
+        with pytest.raises(CheckpointWriteError, match=os.strerror(errno.ENOSPC)) as full:
+            manager.save(2, training.state)
+    assert "(step 1) stays" in str(full.value)
+    manager.control.barrier()
+    assert manager.steps() == [1]
+
+    # One rank cannot say what it holds: all raise, and the others name it.
+    state: dict[str, Any] = {"notes": Path("x") if rank == 1 else "x"}
+    with pytest.raises(CheckpointError, match="'notes' is of type" if rank == 1 else "on rank 1: 'notes'"):
+        manager.save(2, state)
+
+    # One rank has another model: all refuse, nothing is changed.
+    other = {"model": nn.Linear(2, 2)} if rank == 1 else {**training.state}
+    before = training.weights()
+    with pytest.raises(CheckpointError):
+        manager.load_latest(other)
+    assert training.weights() == before
+
+    # A damaged newest checkpoint: all ranks go to the one before.
+    training.train(2)
+    manager.save(2, training.state)
+    manager.control.barrier()
+    if rank == 0:
+        (directory / "step-00000002" / "state.json").write_bytes(b"")
+    manager.control.barrier()
+    restored = manager.load_latest(training.state)
+    assert restored is not None
+    assert restored.step == 1
+    manager.save(2, training.state)
+
+
+def test_an_error_on_one_rank_reaches_all_and_none_hangs(tmp_path: Path) -> None:
+    run(fail_together, 2, tmp_path / "run")
+
+
+def under_ddp(manager: CheckpointManager, directory: Path) -> None:
+    rank = manager.control.rank
+    training = Training()
+    wrapped = nn.parallel.DistributedDataParallel(training.model)
+    state = {**training.state, "model": wrapped}
+    torch.manual_seed(rank)
+    for _ in range(3):
+        training.optimizer.zero_grad()
+        wrapped(torch.randint(6, (5,))).square().mean().backward()
+        training.optimizer.step()
+    # BatchNorm's statistics differ between ranks here, as they do in every DDP run.
+    assert manager.save(3, state).weights_hash
+    fresh = Training(seed=4)
+    assert manager.load_latest({**fresh.state, "model": nn.parallel.DistributedDataParallel(fresh.model)})
+    assert fresh.weights() == training.weights()
+    manifest = read_manifest(directory / "step-00000003")
+    assert "model/emb.weight" in manifest.tensors
+    assert "rank1/buffer/norm.running_mean" in manifest.tensors
+
+
+def test_under_ddp(tmp_path: Path) -> None:
+    run(under_ddp, 2, tmp_path / "run")
