@@ -85,6 +85,7 @@ class Coordinator:
         self.phase: Literal["joining", "running", "settling", "over"] = "joining"
         self.stopping: str | None = None
         self._joins: dict[int, Join] = {}
+        self._ever_here: set[int] = set()
         self._done: dict[int, dict[str, int]] = {}
         self._exited: dict[int, int] = {}
         self._exited_before_failure: dict[int, int] = {}
@@ -101,7 +102,7 @@ class Coordinator:
         """Whether node 0's agent may leave: everybody has read the verdict, or had time enough."""
         if self.phase != "over":
             return False
-        everybody = self._gone | self._lost | {0} >= set(range(self.nodes))
+        everybody = self._gone | self._lost | {0} >= self._ever_here
         return everybody or self._clock() > self._over_at + self._timing.leave_s
 
     def receive(self, node: int, message: Message) -> list[Send]:
@@ -150,6 +151,8 @@ class Coordinator:
     def tick(self) -> list[Send]:
         """Let time pass."""
         now = self._clock()
+        if self.phase == "joining" and now >= self._started_at + self._timing.join_s:
+            return self._give_up_waiting(now)
         if self.phase == "joining" and now >= self._next_roll_call:
             return self._roll_call(now)
         if self.phase == "settling" and (now >= self._settle_at or self._everybody_stopped()):
@@ -160,6 +163,7 @@ class Coordinator:
         if self.verdict is not None and self.phase == "over":
             return [(join.node, self.verdict)]
         self._joins[join.node] = join
+        self._ever_here.add(join.node)
         if len(self._joins) < self.nodes or self.phase != "joining":
             return []
         return self._refuse_unequal() or self._begin()
@@ -268,15 +272,19 @@ class Coordinator:
             return self._end(Verdict("exit", code, "stopped before it began"), None)
         return self._to_all(asked)
 
+    def _missing(self) -> list[int]:
+        return [node for node in range(self.nodes) if node not in self._joins]
+
+    def _give_up_waiting(self, now: float) -> list[Send]:
+        names = ", ".join(f"node {node}" for node in self._missing())
+        here = ", ".join(f"node {node} ({join.host})" for node, join in self._joins.items())
+        why = f"{names} never came in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
+        return self._refuse(why, ExitCode.UNAVAILABLE)
+
     def _roll_call(self, now: float) -> list[Send]:
         self._next_roll_call = now + self._timing.roll_call_s
-        missing = [node for node in range(self.nodes) if node not in self._joins]
-        waited = now - self._started_at
-        if waited >= self._timing.join_s:
-            names = ", ".join(f"node {node}" for node in missing)
-            return self._refuse(f"{names} never came in {waited:.0f} s", ExitCode.UNAVAILABLE)
         present = {str(node): join.host for node, join in self._joins.items()}
-        return self._to_all(Waiting(missing, present, waited))
+        return self._to_all(Waiting(self._missing(), present, now - self._started_at))
 
     def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
         self._recorder.ended(verdict, failure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.resource_tracker
 import os
 import secrets
 import threading
@@ -18,6 +17,7 @@ from dist_train.testing.processes import descendants, describe, end, marked
 MARKER = "LEAK_POLICE_TEST"
 # What pytest and its plug-ins change by themselves.
 _VOLATILE = frozenset({MARKER, "PYTEST_CURRENT_TEST"})
+_SERVICES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _CACHES = frozenset({"__pycache__", ".hypothesis", ".pytest_cache"})
 # Processes and threads that are ending when a test ends get this long.
 GRACE_S = 5.0
@@ -65,9 +65,10 @@ class Watch:
         return [*lines, *(f"thread still running: {thread.name}" for thread in threads)]
 
     def _living_processes(self) -> list[psutil.Process]:
-        own = [process for process in descendants(os.getpid()) if not _is_service(process)]
-        kin = {process.pid: process for process in (*own, *marked(MARKER, self._value))}
-        return [process for pid, process in sorted(kin.items()) if pid not in self._pids]
+        kin = {process.pid: process for process in descendants(os.getpid())}
+        kin |= {process.pid: process for process in marked(MARKER, self._value)}
+        found = [process for pid, process in sorted(kin.items()) if pid not in self._pids]
+        return [process for process in found if not _is_service(process)]
 
     def _living_threads(self) -> list[threading.Thread]:
         return [
@@ -112,10 +113,9 @@ def _pair(name: str, environ: dict[str, str]) -> str:
 
 
 def _is_service(process: psutil.Process) -> bool:
-    """multiprocessing's own helpers live as long as the interpreter does."""
-    if process.pid == getattr(multiprocessing.resource_tracker._resource_tracker, "_pid", None):
-        return True
+    """multiprocessing's helpers of this interpreter: they live as long as it does."""
     try:
-        return "multiprocessing.forkserver" in " ".join(process.cmdline())
+        words = " ".join(process.cmdline())
+        return process.ppid() == os.getpid() and any(name in words for name in _SERVICES)
     except psutil.Error:
         return False

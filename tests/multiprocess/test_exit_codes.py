@@ -87,9 +87,7 @@ def test_an_exception_names_rank_file_and_line_without_a_decorator(launch: Launc
 
 
 @pytest.mark.parametrize(("rank", "code"), [(1, 3), (2, 41)])
-def test_a_ranks_own_code_is_the_commands_code(
-    launch: Launch, script: Path, rank: int, code: int
-) -> None:
+def test_a_ranks_own_code_is_the_commands_code(launch: Launch, script: Path, rank: int, code: int) -> None:
     finished = run(launch, script, "exit", rank, code)
     assert finished.cli.code == code, finished.cli
     assert f"FAILED: rank {rank} " in last_block(finished)
@@ -115,9 +113,7 @@ def test_what_a_killed_rank_had_started_is_ended_too(launch: Launch, script: Pat
     assert run(launch, script, "child", 1).cli.code == 137
 
 
-def test_a_crash_is_restarted_as_often_as_asked_and_an_exception_is_not(
-    launch: Launch, script: Path
-) -> None:
+def test_a_crash_is_restarted_as_often_as_asked_and_an_exception_is_not(launch: Launch, script: Path) -> None:
     crashed = launch("c", "--gpus-per-node", 2, "--max-restarts", 1, script, "kill", 1, timeout_s=60)
     assert crashed.cli.code == 137, crashed.cli
     assert len(crashed.events("attempt_started")) == 2

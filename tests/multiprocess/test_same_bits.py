@@ -114,7 +114,13 @@ def begin(folder: Path, name: str, workload: str, shape: str) -> subprocess.Pope
     """The command in the background, slowed down so that there is time to kill it."""
     nodes, procs = SHAPES[shape]
     words = ["launch", "--name", name, "--nodes", nodes, "--gpus-per-node", procs, "--device", "cpu"]
-    argv = [sys.executable, "-m", "dist_train.cli.main", *map(str, words), str(WORKLOADS / f"{workload}.yaml")]
+    argv = [
+        sys.executable,
+        "-m",
+        "dist_train.cli.main",
+        *map(str, words),
+        str(WORKLOADS / f"{workload}.yaml"),
+    ]
     with (folder / "out.txt").open("wb") as out:
         return subprocess.Popen(argv, cwd=folder, stdout=out, stderr=out, start_new_session=True)
 

@@ -18,7 +18,7 @@ Make = Callable[[Any], torch.optim.Optimizer]
 
 
 class Tied(nn.Module):
-    """Embedding tied to the head, BatchNorm (buffers), dropout (random streams), a buffer outside state_dict."""
+    """Tied weights, BatchNorm (buffers), dropout (random streams), a buffer outside state_dict."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-REAL = {
-    name: getattr(os, name) for name in ["open", "write", "fsync", "close", "rename", "replace", "unlink", "rmdir", "mkdir"]
-}
+CHANGES = ("open", "write", "fsync", "close", "rename", "replace", "unlink", "rmdir", "mkdir")
+REAL = {name: getattr(os, name) for name in CHANGES}
 
 
 class Crash(BaseException):

@@ -83,7 +83,7 @@ def test_a_rename_that_did_not_work_is_an_error(tmp_path: Path, monkeypatch: pyt
     manage = manager(tmp_path)
     manage.begin_attempt()
     monkeypatch.setattr(os, "rename", refused)
-    with pytest.raises(CheckpointWriteError, match="step 1 could not be written: .*Input/output error"):
+    with pytest.raises(CheckpointWriteError, match=r"step 1 could not be written: .*Input/output error"):
         manage.save(1, Training().state)
     assert names(tmp_path) == {"fence.json"}
 
@@ -188,7 +188,9 @@ def test_a_checkpoint_that_does_not_read_back_costs_no_older_one(
 
     publish = writer.publish
     monkeypatch.setattr(writer, "publish", publish_and_harm)
-    with pytest.raises(CheckpointWriteError, match="does not read back as it was written: model.safetensors"):
+    with pytest.raises(
+        CheckpointWriteError, match=r"does not read back as it was written: model\.safetensors"
+    ):
         manage.save(3, training.state)
     assert manage.steps() == [1, 2]
 

@@ -120,7 +120,7 @@ def test_a_later_version_is_refused_not_stepped_over(tmp_path: Path, run) -> Non
     file = tmp_path / "step-00000002" / "manifest.json"
     manifest = read_manifest(file.parent).model_copy(update={"version": 2})
     file.write_bytes(_sealed(manifest))
-    with pytest.raises(Unsupported, match="version 2; this dist-train reads .* version 1"):
+    with pytest.raises(Unsupported, match=r"version 2; this dist-train reads .* version 1"):
         manager(tmp_path, attempt=1).load_latest(Training().state)
     assert (tmp_path / "step-00000002").is_dir()
 

@@ -36,7 +36,7 @@ def test_any_value_survives_to_the_type(value: Any) -> None:
     text = dump_canonical(encode(value, "x", {}))
     back = decode(load_canonical(text), {})
     assert back == value
-    assert repr(back).replace("{", "") != "" and _shape(back) == _shape(value)
+    assert _shape(back) == _shape(value)
 
 
 def _shape(value: Any) -> Any:

@@ -41,7 +41,7 @@ def test_a_checkpoint_directory_opens_too_and_is_verified(tmp_path: Path) -> Non
     assert torch.equal(fresh.head.weight, training.model.head.weight)
     assert fresh.head.weight is fresh.emb.weight
     (path / "optim.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="optim.safetensors has 0 bytes"):
+    with pytest.raises(CheckpointError, match=r"optim\.safetensors has 0 bytes"):
         dt.checkpoint.load_model(path, fresh)
 
 
@@ -68,13 +68,13 @@ def test_a_model_that_has_a_part_called_module_keeps_it(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     dt.checkpoint.save_model(nn.Sequential(nn.Linear(2, 2)), path)
-    with pytest.raises(CheckpointError, match=r"missing 'weight' \(nearest: '0\.weight'\)|nearest"):
+    with pytest.raises(CheckpointError, match=r"missing .*'weight' \(nearest: '0\.weight'\)"):
         dt.checkpoint.load_model(path, nn.Linear(2, 2))
-    with pytest.raises(CheckpointError, match="float32 .* there and float16"):
+    with pytest.raises(CheckpointError, match=r"float32 .* there and float16"):
         dt.checkpoint.load_model(path, nn.Sequential(nn.Linear(2, 2)).half())
     with pytest.raises(NotFoundError, match="no file or checkpoint"):
         dt.checkpoint.load_model(tmp_path / "none", nn.Linear(2, 2))
-    with pytest.raises(NotFoundError, match="it has no manifest.json"):
+    with pytest.raises(NotFoundError, match=r"it has no manifest\.json"):
         dt.checkpoint.load_model(tmp_path, nn.Linear(2, 2))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="accounts for"):

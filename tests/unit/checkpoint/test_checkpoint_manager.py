@@ -69,7 +69,7 @@ def test_nothing_there_means_step_zero_and_reading_makes_nothing(tmp_path: Path)
     directory = tmp_path / "none"
     assert CheckpointManager(directory).load_latest(Training().state) is None
     assert not directory.exists()
-    with pytest.raises(NotFoundError, match="no checkpoint of step 3 .* there is none"):
+    with pytest.raises(NotFoundError, match=r"no checkpoint of step 3 .* there is none"):
         CheckpointManager(directory).load(3, Training().state)
 
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_stored_is_named_with_its_type(tmp_path: Path) -> None:
         CheckpointError, match=r"'notes/path' is of type pathlib\.\w+.*\n.*nothing is pickled"
     ):
         manager(tmp_path).save(1, {"notes": {"path": Path("x")}})
-    with pytest.raises(CheckpointError, match="'optim': parameter 0 of group 0.* belongs to no module"):
+    with pytest.raises(CheckpointError, match=r"'optim': parameter 0 of group 0.* belongs to no module"):
         manager(tmp_path).save(1, {"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)})
     with pytest.raises(CheckpointError, match="cannot be a key of the state"):
         manager(tmp_path).save(1, {"rank0": 1})
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name_with_the_nearest(tmp_p
         reader.load_latest({"model": Wider(weight_in=3, out=2)})
     with pytest.raises(CheckpointError, match=r"float32 \(2, 2\) there and float32 \(4, 2\) in the model"):
         reader.load_latest({"model": Wider(weights_in=3, out=4)})
-    with pytest.raises(CheckpointError, match="float32 .* there and float64"):
+    with pytest.raises(CheckpointError, match=r"float32 .* there and float64"):
         reader.load_latest({"model": Wider(weights_in=3, out=2).double()})
     with pytest.raises(CheckpointError, match=r"has no entry 'modle' \(nearest: 'model'\)"):
         reader.load_latest({"modle": Wider(weights_in=3, out=2)})

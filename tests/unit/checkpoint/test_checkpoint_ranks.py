@@ -1,4 +1,4 @@
-"""Several ranks: one writer, per-rank streams and buffers, replicas that must agree, errors that reach all."""
+"""Several ranks: one writer, streams and buffers of each, replicas that agree, errors that reach all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import random
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as torch_dist
-import torch.multiprocessing as mp
 from checkpoint_cases import Training
 from checkpoint_crash import FullDisk
 from torch import nn
@@ -24,45 +22,23 @@ from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.checkpoint.manifest import read_manifest
 from dist_train.distributed.control import Control
 from dist_train.errors import CheckpointError, CheckpointWriteError
+from dist_train.testing import run_ranks
 
 pytestmark = pytest.mark.multiprocess
 Body = Callable[[CheckpointManager, Path], None]
 
 
 def run(body: Body, world_size: int, directory: Path, attempt: int = 0) -> None:
-    """Run `body` in gloo ranks of their own; every rank's traceback, or silence after 60 s, is the failure."""
-    notes = directory.parent / f"{body.__name__}-{attempt}"
-    notes.mkdir()
-    ranks = mp.get_context("spawn")
-    arguments = (body, world_size, directory, attempt, notes)
-    started = [
-        ranks.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(world_size)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-    hung = [rank for rank, process in enumerate(started) if process.is_alive()]
-    for process in started:
-        process.kill()
-        process.join(10)
-    told = "\n".join(file.read_text() for file in sorted(notes.glob("rank-*")))
-    assert not hung, f"ranks {hung} hang\n{told}"
-    assert [process.exitcode for process in started] == [0] * world_size, told
+    """Run `body` in gloo ranks of their own."""
+    run_ranks(_rank, world_size, args=(body, directory, attempt))
 
 
-def _rank(rank: int, body: Body, world_size: int, directory: Path, attempt: int, notes: Path) -> None:
-    try:
-        torch.set_num_threads(1)
-        store = torch_dist.FileStore(str(notes / "store"), world_size)
-        torch_dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-        control = Control(torch_dist.group.WORLD, rank, world_size)
-        body(CheckpointManager(directory, run_id="run", attempt=attempt, control=control), directory)
-        torch_dist.barrier()
-        torch_dist.destroy_process_group()
-    except BaseException:
-        (notes / f"rank-{rank}").write_text(f"rank {rank}: {traceback.format_exc()}")
-        raise SystemExit(1) from None
+def _rank(body: Body, directory: Path, attempt: int) -> None:
+    torch_dist.init_process_group("gloo")
+    control = Control(torch_dist.group.WORLD, torch_dist.get_rank(), torch_dist.get_world_size())
+    body(CheckpointManager(directory, run_id="run", attempt=attempt, control=control), directory)
+    torch_dist.barrier()
+    torch_dist.destroy_process_group()
 
 
 def trained(rank: int) -> Training:
@@ -199,6 +175,7 @@ def fail_together(manager: CheckpointManager, directory: Path) -> None:
     assert training.weights() == before
 
     # A damaged newest checkpoint: all ranks go to the one before.
+    torch.manual_seed(0)
     training.train(2)
     manager.save(2, training.state)
     manager.control.barrier()

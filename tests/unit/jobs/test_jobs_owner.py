@@ -1,0 +1,79 @@
+"""Where a run is, from its own records: the lease while its owner lives, else the last event."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dist_train.jobs.owner import lease_state
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import append_event
+from dist_train.rundir.records import write_json_atomic
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "a")
+    made.create()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "code"),
+    [
+        ([], "unknown", None),
+        ([("submitted", {})], "pending", None),
+        ([("submitted", {}), ("finished", {"exit_code": 0})], "done", 0),
+        ([("submitted", {}), ("finished", {"exit_code": 3})], "failed", 3),
+        ([("submitted", {}), ("finished", {"exit_code": 77})], "stopped", 77),
+        ([("submitted", {}), ("preempted", {})], "stopped", 75),
+        ([("submitted", {}), ("attempt_started", {})], "failed", None),
+        ([("finished", {"exit_code": 3}), ("submitted", {})], "pending", None),
+    ],
+)
+def test_the_last_event_says_how_it_ended(run: RunDir, events: Any, phase: str, code: int | None) -> None:
+    for kind, fields in events:
+        append_event(run, kind, 0, **fields)
+    state = lease_state(run)
+    assert (state.phase, state.exit_code) == (phase, code)
+
+
+def lease(run: RunDir, host: str, pid: int) -> None:
+    write_json_atomic(run.lease, {"host": host, "pid": pid})
+
+
+def test_a_living_owner_on_this_host(run: RunDir) -> None:
+    append_event(run, "finished", 0, exit_code=0)
+    owner = subprocess.Popen(["dist-train agent node=0", "30"], executable="/bin/sleep")
+    try:
+        deadline = time.monotonic() + 5
+        while b"dist-train" not in Path(f"/proc/{owner.pid}/cmdline").read_bytes():
+            assert time.monotonic() < deadline
+        lease(run, socket.gethostname(), owner.pid)
+        state = lease_state(run)
+        assert (state.phase, state.source) == ("running", "lease")
+        assert str(owner.pid) in state.detail
+    finally:
+        owner.kill()
+        owner.wait()
+    assert lease_state(run).phase == "done"
+
+
+def test_a_pid_that_is_somebody_elses_now_is_no_owner(run: RunDir) -> None:
+    append_event(run, "preempted", 0)
+    lease(run, socket.gethostname(), os.getpid())
+    assert lease_state(run).phase == "stopped"
+
+
+def test_an_owner_on_another_host_lives_by_its_heartbeat(run: RunDir) -> None:
+    append_event(run, "attempt_started", 0)
+    lease(run, "elsewhere", 1)
+    assert lease_state(run).phase == "running"
+    os.utime(run.lease, (time.time() - 31, time.time() - 31))
+    assert lease_state(run).phase == "failed"

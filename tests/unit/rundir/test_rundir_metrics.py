@@ -1,0 +1,92 @@
+"""metrics_hash does not depend on how often a step was run again, and on everything else to the bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dist_train.rundir.metrics import append_metric, metrics_hash, read_metrics
+
+
+def record(step: int, /, **changes: Any) -> dict[str, Any]:
+    whole = {
+        "kind": "train",
+        "step": step,
+        "epoch": 0,
+        "samples": 64 * step,
+        "loss": 1 / (step + 1),
+        "lr": 1e-3,
+    }
+    return {**whole, "metrics": {"accuracy": 0.5}, "samples_per_s": 10.0, **changes}
+
+
+def written(path: Path, *records: dict[str, Any]) -> Path:
+    path.unlink(missing_ok=True)
+    for one in records:
+        append_metric(path, one)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def test_a_step_that_was_run_again_replaces_its_first_run(path: Path) -> None:
+    plain = metrics_hash(written(path, record(1), record(2), record(3)))
+    replayed = written(path, record(1), record(2, loss=9.0), record(3, loss=8.0), record(2), record(3))
+    assert metrics_hash(replayed) == plain
+    assert [one["loss"] for one in read_metrics(path)] == [1 / 2, 1 / 3, 1 / 4]
+    assert metrics_hash(written(path, record(1), record(2), record(3, loss=8.0))) != plain
+
+
+def test_speed_and_time_are_no_part_of_it(path: Path) -> None:
+    plain = metrics_hash(written(path, record(1)))
+    assert metrics_hash(written(path, record(1, samples_per_s=99.0, data_wait=3.0))) == plain
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss": math.nextafter(0.5, 1)},
+        {"lr": math.nextafter(1e-3, 1)},
+        {"metrics": {"accuracy": math.nextafter(0.5, 1)}},
+        {"epoch": 1},
+        {"samples": 65},
+        {"step": 2},
+        {"kind": "eval"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_one_bit_of_any_hashed_field_changes_it(path: Path, change: dict[str, Any]) -> None:
+    plain = metrics_hash(written(path, record(1)))
+    assert metrics_hash(written(path, record(1, **change))) != plain
+
+
+def test_training_and_evaluation_of_one_step_are_two_records(path: Path) -> None:
+    written(path, record(1), record(1, kind="eval", loss=7.0), record(1, kind="eval", loss=6.0))
+    assert [(one["kind"], one["loss"]) for one in read_metrics(path)] == [("eval", 6.0), ("train", 0.5)]
+
+
+def test_a_torn_last_line_is_as_if_it_had_not_been_written(path: Path) -> None:
+    plain = metrics_hash(written(path, record(1)))
+    with path.open("ab") as file:
+        file.write(b'{"kind": "train", "step": 2, "lo')
+    assert metrics_hash(path) == plain
+    append_metric(path, record(2))
+    assert metrics_hash(path) == metrics_hash(written(path, record(1), record(2)))
+
+
+def test_the_value_is_frozen(path: Path) -> None:
+    """Figures that were noted by an earlier version must stay comparable."""
+    import xxhash
+
+    written(path, record(1))
+    text = (
+        '{"epoch":0,"loss":"0x1.0000000000000p-1","lr":"0x1.0624dd2f1a9fcp-10",'
+        '"metrics":{"accuracy":"0x1.0000000000000p-1"},"samples":64,"step":1}'
+    )
+    assert metrics_hash(path) == xxhash.xxh3_128_hexdigest(f"train\0{text}\n".encode())

@@ -1,0 +1,117 @@
+"""run_ranks: values in rank order, every rank's traceback, a deadline with stacks, nothing left over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from dist_train.testing import RanksFailed, run_ranks
+
+
+def add_up() -> int:
+    import dist_train as dt
+
+    with dt.init(seed=0, device="cpu") as run:
+        return int(run.control.sum([float(run.rank)])[0]) * 10 + run.rank
+
+
+def test_ranks_meet_by_dt_init_and_answer_in_order() -> None:
+    assert run_ranks(add_up, 3) == [30, 31, 32]
+
+
+def test_ranks_meet_by_plain_torch_too() -> None:
+    def rank() -> float:
+        import torch
+        import torch.distributed as torch_dist
+
+        torch_dist.init_process_group("gloo")
+        box = torch.ones(1)
+        torch_dist.all_reduce(box)
+        torch_dist.barrier()
+        torch_dist.destroy_process_group()
+        return box.item()
+
+    assert run_ranks(rank, 2) == [2.0, 2.0]
+
+
+def test_a_spawned_rank_takes_a_function_of_a_module() -> None:
+    assert run_ranks(os.getenv, 1, args=("WORLD_SIZE",), start="spawn") == ["1"]
+
+
+def test_an_open_run_is_closed() -> None:
+    def leave_it_open() -> int:
+        import dist_train as dt
+
+        return dt.init(seed=0, device="cpu").world_size
+
+    assert run_ranks(leave_it_open, 2) == [2, 2]
+
+
+def test_every_failing_rank_is_told_with_its_traceback() -> None:
+    def fail() -> None:
+        rank = int(os.environ["RANK"])
+        if rank != 1:
+            raise ValueError(f"boom of {rank}")
+
+    with pytest.raises(RanksFailed, match="2 of 3 ranks failed") as caught:
+        run_ranks(fail, 3)
+    assert sorted(caught.value.tracebacks) == [0, 2]
+    assert "ValueError: boom of 2" in caught.value.tracebacks[2]
+    assert "in fail" in caught.value.tracebacks[0]
+    assert "boom of 0" in str(caught.value)
+
+
+def test_a_deadline_gives_every_ranks_stack_and_ends_it() -> None:
+    def hang() -> None:
+        subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    began = time.monotonic()
+    with pytest.raises(RanksFailed, match="2 of 2") as caught:
+        run_ranks(hang, 2, timeout_s=1.0)
+    assert time.monotonic() - began < 10
+    assert all(
+        "no answer after 1 s" in text and "in hang" in text for text in caught.value.tracebacks.values()
+    )
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_one_that_waits_for_a_failed_rank_is_not_waited_for() -> None:
+    def half() -> None:
+        if os.environ["RANK"] == "0":
+            raise KeyError("first")
+        time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(half, 2, after_failure_s=0.5)
+    assert time.monotonic() - began < 10
+    assert "KeyError: 'first'" in caught.value.tracebacks[0]
+    assert "still running 0.5 s after another rank failed" in caught.value.tracebacks[1]
+
+
+@pytest.mark.parametrize(
+    ("leave", "cause"),
+    [
+        (lambda: os._exit(3), "exit code 3"),
+        (lambda: os.kill(os.getpid(), 9), "SIGKILL"),
+        (lambda: sys.exit(0), "SystemExit: 0"),
+    ],
+    ids=["exit", "signal", "sys.exit(0)"],
+)
+def test_an_early_end_is_a_failure(leave: object, cause: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(leave, 1)  # type: ignore[arg-type]
+    assert cause in caught.value.tracebacks[0]
+
+
+def test_the_harness_needs_no_pytest() -> None:
+    code = (
+        "import sys, dist_train.testing as t; t.run_ranks, t.launch_cli, t.check_launcher, t.check_strategy"
+    )
+    code += "; assert 'pytest' not in sys.modules and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
