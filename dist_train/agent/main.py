@@ -27,7 +27,9 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.stopping import Stopping, wait_for_signals
 from dist_train.agent.title import set_title
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.rundir.failure import Failure, read_failure
 from dist_train.rundir.records import write_bytes_atomic
+from dist_train.rundir.report import render_failure
 
 logger = logging.getLogger(__name__)
 CANCEL_FILE = "cancel"
@@ -203,13 +205,17 @@ class Node:
         if self._server is not None:
             self._server.wait_until_over(bounds.PROCESS_DEATH_S)
         link.close()
-        if (
-            self._told.node == 0
-            and verdict.exit_code not in (0, ExitCode.PREEMPTED)
-            and verdict.failure is None
-        ):
-            self._console.note(verdict.why)
+        if self._told.node == 0:
+            self._last_words(verdict)
         return verdict.exit_code
+
+    def _last_words(self, verdict: Verdict) -> None:
+        if verdict.failure is None:
+            if verdict.exit_code not in (0, ExitCode.PREEMPTED):
+                self._console.note(verdict.why)
+        elif self._told.launcher != "local":  # there the launcher says it, at the end of all output
+            failure = read_failure(self._told.run) or Failure.from_record(dict(verdict.failure))
+            print(render_failure(failure, verdict.exit_code), file=sys.stderr)
 
     def _on_signal(self, reason: str) -> None:
         self._asked = self._asked or reason
@@ -254,6 +260,3 @@ def _run_key(told: Settings) -> bytes:
             f"the run key {told.run.control / 'key'} cannot be read: {error.strerror}",
             cause="the run directory is not shared by this node, or it belongs to another user",
         ) from error
-
-
-__all__ = ["CANCEL_FILE", "Node", "Verdict", "main"]

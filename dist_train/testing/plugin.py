@@ -25,7 +25,7 @@ from dist_train.testing.components import (
     missing_text,
     when_missing,
 )
-from dist_train.testing.leaks import Watch
+from dist_train.testing.leaks import GRACE_S, Watch
 
 
 def require(component: str, reason: str) -> None:
@@ -41,8 +41,14 @@ def require(component: str, reason: str) -> None:
     pytest.skip(f"{ALLOWED}{component}: {reason}" if verdict == "allowed" else f"{component}: {reason}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How patient the leak police is."""
+    text = "seconds that processes and threads may take to end after their test"
+    parser.addoption("--leak-grace-s", type=float, default=GRACE_S, help=text)
+
+
 @pytest.fixture(autouse=True)
-def leak_police() -> Iterator[None]:
+def leak_police(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves something behind, naming it; leaked processes are killed."""
     before = Path.cwd()
     folder = Path(tempfile.mkdtemp(prefix="dist-train-cwd-")).resolve()
@@ -50,7 +56,7 @@ def leak_police() -> Iterator[None]:
     watch = Watch(folder)
     try:
         yield
-        found = watch.leaks()
+        found = watch.leaks(request.config.getoption("--leak-grace-s"))
     finally:
         os.chdir(before)
         shutil.rmtree(folder, ignore_errors=True)

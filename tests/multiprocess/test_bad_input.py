@@ -145,9 +145,9 @@ def test_a_missing_node_is_named_every_15_s_and_given_up_at_the_deadline(tmp_pat
     code, said, seconds = agent(run, 0, f"tcp://127.0.0.1:{port}", join_s=16)
     assert code == 69, said
     assert "waiting for node 1 since 15 s; here: node 0" in said
-    assert "node 1 never came" in said
+    assert "node 1 never came in 16 s" in said
     assert "Traceback" not in said
-    assert seconds < 60
+    assert seconds < 25
     assert nothing_left("missing")
 
 

@@ -105,11 +105,14 @@ def test_missing_nodes_are_named_every_15_s_and_given_up_at_the_deadline(
     clock.now += 1
     sends = node0.tick()
     assert sends[0] == (0, Waiting([1], {"0": "host0"}, 15.0))
-    clock.now += 45
+    clock.now += 44
+    assert not any(isinstance(message, Verdict) for _, message in node0.tick())
+    clock.now += 1
     [(_, verdict), *_] = node0.tick()
     assert isinstance(verdict, Verdict)
     assert (verdict.action, verdict.exit_code) == ("exit", 69)
-    assert "node 1 never came in 60 s" in verdict.why
+    assert "node 1 never came in 60 s; here: node 0 (host0)" in verdict.why
+    assert node0.finished, "nobody waits for the goodbye of a node that never came"
 
 
 def test_a_run_directory_that_is_not_shared_is_refused(node0: Coordinator) -> None:

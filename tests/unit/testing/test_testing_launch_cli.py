@@ -26,7 +26,7 @@ def test_a_deadline_ends_the_command_its_agents_and_its_ranks(tmp_path: Path) ->
         "print('asleep', flush=True)\ntime.sleep(300)\n"
     )
     words = ["launch", "--device", "cpu", "--gpus-per-node", "1", "sleep.py"]
-    with pytest.raises(CliTimedOut, match="dist_train.agent|dist-train agent") as caught:
+    with pytest.raises(CliTimedOut, match=r"dist[-_]train[ .]agent") as caught:
         launch_cli(words, tmp_path, timeout_s=8.0)
     assert "asleep" in caught.value.partial.stdout + caught.value.partial.stderr
     pid = int((tmp_path / "0.pid").read_text())

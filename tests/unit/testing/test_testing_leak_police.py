@@ -29,7 +29,7 @@ def test_child():
 
 
 def test_orphan(tmp_path):
-    start = "import subprocess, sys; print(subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True).pid)"
+    start = "import subprocess, sys; subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True)"
     subprocess.run([sys.executable, "-c", start, *SLEEPER[1:]], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -42,11 +42,11 @@ def test_variable_is_gone_again():
 
 
 def test_thread():
-    threading.Thread(target=time.sleep, args=(8,), name="left-thread").start()
+    threading.Thread(target=time.sleep, args=(4,), name="left-thread").start()
 
 
 def test_daemon_thread_is_no_leak():
-    threading.Thread(target=time.sleep, args=(8,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(4,), daemon=True).start()
 
 
 def test_file():
@@ -57,15 +57,19 @@ def test_directory(tmp_path):
     os.chdir(tmp_path)
 """
 
+# No other plug-in: they take longer to load than these tests to run.
+_PLAIN = {"PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
 
 def run_pytest(folder: Path, text: str, *words: str, **environ: str) -> tuple[int, str]:
     """Exit code and output of pytest with our plugin on one file."""
     (folder / "test_inner.py").write_text(text)
-    argv = [sys.executable, "-m", "pytest", "-p", "dist_train.testing.plugin", "-q", *words, "test_inner.py"]
+    plugins = ("-p", "xdist", "-p", "dist_train.testing.plugin")
+    argv = [sys.executable, "-m", "pytest", *plugins, "-q", "--leak-grace-s=1", *words, "test_inner.py"]
     done = subprocess.run(
         argv,
         cwd=folder,
-        env={**os.environ, "CI": "", "DIST_TRAIN_ALLOW_SKIP": "", "PYTEST_ADDOPTS": "", **environ},
+        env={**os.environ, "CI": "", "DIST_TRAIN_ALLOW_SKIP": "", **_PLAIN, **environ},
         capture_output=True,
         text=True,
         timeout=90,
@@ -120,13 +124,17 @@ SKIPS = "import pytest\n@pytest.mark.skip(reason='too lazy')\ndef test_a(): pass
 SKIPS_ALL = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-@pytest.mark.parametrize(("text", "reason"), [(SKIPS, "too lazy"), (SKIPS_ALL, "not here")])
+@pytest.mark.parametrize(
+    ("text", "reason", "workers"),
+    [(SKIPS, "too lazy", ()), (SKIPS_ALL, "not here", ()), (SKIPS, "too lazy", ("-n", "2"))],
+    ids=["test", "module", "xdist"],
+)
 def test_any_other_skip_fails_the_session_in_ci_only(
     tmp_path: Path, text: str, reason: str, workers: tuple[str, ...]
 ) -> None:
     code, said = run_pytest(tmp_path, text, *workers, CI="true")
-    assert code not in (0, 5), said
+    assert code != 0, said
     assert "CI allows no skip" in said
     assert reason in said
-    assert run_pytest(tmp_path, text, *workers)[0] in (0, 5)
+    if not workers:
+        assert run_pytest(tmp_path, text)[0] in (0, 5)  # 5: pytest's code for no test at all
