@@ -51,7 +51,11 @@ def _run(path: Path) -> None:
 
     set_up_process(config)
     worker = WorkerEnv.from_env()
-    with init(seed=config.seed, timeout_s=config.resilience.init_timeout_s) as run:
+    with init(
+        seed=config.seed,
+        timeout_s=config.resilience.init_timeout_s,
+        collective_timeout_s=config.resilience.collective_timeout_s,
+    ) as run:
         run_dir = RunDir(run.dir if run.dir is not None else _folder_of(path))
         try:
             train(config, run, run_dir, worker.grace_s if worker else None)

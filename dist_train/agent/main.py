@@ -130,9 +130,24 @@ class Node:
         coordinator = Coordinator(told.nodes, nonce, recorder, self._open_store, time.monotonic, timing)
         listener = told.endpoint.listen(told.host)
         self._port = listener.getsockname()[1]
-        self._server = Server(listener, self._me, coordinator, lambda error: _give_up(coordinator, error))
+        self._server = Server(
+            listener, self._me, coordinator, lambda error: self._give_up(coordinator, recorder, error)
+        )
         self._server.start()
         threading.Thread(target=self._watch_for_cancel, name="agent-cancel", daemon=True).start()
+
+    def _give_up(self, coordinator: Coordinator, recorder: RunRecorder, error: BaseException) -> list[Send]:
+        """Node 0 cannot go on (a full disk, changed code): end the run on all nodes with the reason."""
+        told = error if isinstance(error, DistTrainError) else None
+        code = told.exit_code if told else ExitCode.INTERNAL
+        sends = coordinator.fault(str(told) if told else f"node 0 failed: {error!r}", code)
+        verdict = coordinator.verdict
+        try:
+            if verdict is not None and verdict.failure is not None:
+                recorder.ended(verdict, Failure.from_record(dict(verdict.failure)))
+        except OSError:
+            self._console.note(verdict.why if verdict else repr(error))
+        return sends
 
     def _open_store(self) -> tuple[str, int]:
         """A fresh store for the ranks of each attempt: torch adds no attempt prefix to their keys."""
@@ -240,13 +255,6 @@ class Node:
         while not cancel.exists():
             time.sleep(0.2)
         self._on_signal("cancel")
-
-
-def _give_up(coordinator: Coordinator, error: BaseException) -> list[Send]:
-    """Node 0 itself cannot go on (a full disk, changed code): end the job on all nodes with the reason."""
-    if isinstance(error, DistTrainError):
-        return coordinator.fault(str(error), error.exit_code)
-    return coordinator.fault(f"node 0 failed: {error!r}", ExitCode.INTERNAL)
 
 
 def _run_key(told: Settings) -> bytes:

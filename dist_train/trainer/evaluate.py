@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,11 +15,16 @@ from dist_train.trainer.step import Forward
 from dist_train.trainer.tally import Means, Reducer, Tally
 
 
-def evaluate(forward: Forward, loader: ExactLoader, control: Control) -> Means:
+def evaluate(
+    forward: Forward, loader: ExactLoader, control: Control, alive: Callable[[], None] = lambda: None
+) -> Means:
     """Mean loss per unit and metrics over the whole data set; collective.
 
     The model goes back to the mode it was in, its buffers and every random stream to their values:
     one more evaluation changes no later bit of the training.
+
+    Args:
+        alive: called after every batch: an evaluation may take long.
     """
     tally = Tally()
     # The data set's own randomness is keyed by epoch: always the same one, also after a restart.
@@ -28,6 +33,7 @@ def evaluate(forward: Forward, loader: ExactLoader, control: Control) -> Means:
         for share in loader.shares():
             units = forward.task.units(share.batch) if share.count else 0
             tally.add(forward(share), units, counts=share.count > 0)
+            alive()
     return Reducer(control).means(tally)
 
 

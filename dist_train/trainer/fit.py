@@ -18,7 +18,7 @@ from dist_train.trainer.announce import resume_line
 from dist_train.trainer.evaluate import evaluate
 from dist_train.trainer.pace import Pace
 from dist_train.trainer.position import Extent, Position
-from dist_train.trainer.progress import mark
+from dist_train.trainer.progress import mark, mark_alive
 from dist_train.trainer.saves import Saves
 from dist_train.trainer.step import Stepper
 from dist_train.trainer.tally import Means, Reducer, Tally
@@ -87,6 +87,7 @@ class Trainer:
     def _save(self, step: int, means: Means | None) -> None:
         # The records of this step come before its checkpoint: a kill in between replays them.
         self.sinks.flush()
+        mark_alive(self.run, f"the save of step {step}")
         with self.pace.paused():
             self.saves.save(step, means)
 
@@ -106,7 +107,12 @@ class Trainer:
     def _evaluate(self, step: int, learning_rate: float) -> Means:
         assert self.evaluation is not None
         with self.pace.paused():
-            means = evaluate(self.stepper.forward, self.evaluation, self.run.control)
+            means = evaluate(
+                self.stepper.forward,
+                self.evaluation,
+                self.run.control,
+                lambda: mark_alive(self.run, f"the evaluation after step {step}"),
+            )
         self._record("eval", step, means, learning_rate)
         return means
 

@@ -16,6 +16,7 @@ import pytest
 from safetensors import safe_open
 
 from dist_train.env import INJECT, WorkerEnv
+from dist_train.rundir.board import Board
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics import read_metrics
 from dist_train.rundir.result import Result, read_result
@@ -119,7 +120,8 @@ class Job:
         (self.folder / "waves.py").write_text(MODULE)
         config = self.folder / "run.yaml"
         config.write_text(_config(changes, without))
-        (self.folder / "stop").write_bytes(b"\0")
+        for node in range(nodes):
+            Board.create(self.folder / f"board-{node}", per_node).close()
         ranks = [(node, local) for node in range(nodes) for local in range(per_node)]
         children = [
             self._spawn(rank, node, local, nodes, per_node, attempt, extra or {})
@@ -153,7 +155,7 @@ class Job:
             attempt,
             node,
             nodes,
-            stop_file=self.folder / "stop",
+            stop_file=self.folder / f"board-{node}",
             device="cpu",
             init_method=f"file://{self.folder}/meet-{attempt}",
             threads_per_rank=1,

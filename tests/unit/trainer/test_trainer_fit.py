@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # an optimizer loads it, and it sets an environment variable: not inside a test
 from torch import Tensor, nn
 
 from dist_train.config.load import load_text
@@ -20,6 +21,7 @@ from dist_train.env import INJECT, RankInfo
 from dist_train.errors import CheckpointError, ConfigError, Preempted
 from dist_train.resilience.faults import InjectedFault
 from dist_train.resilience.stop import StopFlag, StopVote
+from dist_train.rundir.board import Board
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics import read_metrics
 from dist_train.rundir.result import Result, read_result
@@ -57,7 +59,7 @@ def start(
         directory=folder,
         run_id="test",
         attempt=attempt,
-        vote=vote or StopVote(Control(), StopFlag(folder / "stop"), every=1).agreed,
+        vote=vote or StopVote(Control(), StopFlag(folder / "board"), every=1).agreed,
     )
     result = train(run_config, run, RunDir(folder))
     assert result is not None
@@ -151,11 +153,12 @@ def test_one_more_save_or_evaluation_changes_no_later_bit(tmp_path: Path, undist
 def test_a_stop_saves_at_that_step_and_the_next_attempt_goes_on(tmp_path: Path, undisturbed: Result) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "stop").write_bytes(b"\1")
+    board = Board.create(folder / "board", local_world_size=1)
+    board.stop = 1
     with pytest.raises(Preempted, match="stopped at step 1 as asked, and saved"):
         start(folder, config())
     assert (RunDir(folder).checkpoints / "step-00000001" / "manifest.json").exists()
-    (folder / "stop").write_bytes(b"\0")
+    board.stop = 0
     assert hashes(start(folder, config(), attempt=1)) == hashes(undisturbed)
 
 
