@@ -1,6 +1,6 @@
 """The trainer's loop and the `dt.prepare` + `dt.loader` loop against a hand-written DDP loop.
 
-    python benchmarks/loop_overhead.py [--rounds 20] [--steps 40] [--ranks 2] [--width 512]
+    python benchmarks/loop_overhead.py [--rounds 20] [--steps 40] [--ranks 2] [--width 256]
 
 All three run in the same process group, one after the other in every round (the order turns from
 round to round), on the same model, data and batch. Prints steps/s of each and the median of the
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=40, help="steps of each loop in each round")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples per step and rank")
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--width", type=int, default=256, help="features of the hidden layers")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder is not None:

@@ -15,8 +15,8 @@ from dist_train.testing.processes import descendants, describe, end, marked
 
 # Every process that a test starts inherits it, also one whose parent has died since.
 MARKER = "LEAK_POLICE_TEST"
-# What pytest and its plug-ins change by themselves.
-_VOLATILE = frozenset({MARKER, "PYTEST_CURRENT_TEST"})
+# What pytest changes by itself, and torch on the first import of its compiler.
+_VOLATILE = frozenset({MARKER, "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
 _SERVICES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _CACHES = frozenset({"__pycache__", ".hypothesis", ".pytest_cache"})
 # Processes and threads that are ending when a test ends get this long.

@@ -45,6 +45,14 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def pid_is_alive(pid: int) -> bool:
+    """As `is_alive`, by number: a zombie that nobody has asked for exists and is not alive."""
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def end(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> list[psutil.Process]:
     """Kill each by its number; returns those that are still there after `timeout_s`."""
     left = list(processes)

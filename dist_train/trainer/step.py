@@ -101,6 +101,7 @@ class Stepper:
         output = self.forward(share)
         # A share of nothing takes part with weight 0, so that every rank runs the same collectives.
         total = output.total if share.count else output.total * 0
-        torch.autograd.backward([total * self._world_size / step_units])
+        # total * W / step_units, as one operation.
+        torch.autograd.backward([total / (step_units / self._world_size)])
         if tally is not None:
             tally.add(output, self._units.of_share(share), counts=share.count > 0)

@@ -55,6 +55,8 @@ class SupervisedTask:
         inputs, targets = batch
         outputs = model(inputs)
         total = self._loss(outputs, targets, reduction="sum")
+        if not self._metrics:
+            return LossOutput(total)
         with torch.no_grad():
             metrics = {name: metric(outputs, targets) for name, metric in self._metrics.items()}
         return LossOutput(total, metrics)

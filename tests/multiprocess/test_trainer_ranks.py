@@ -21,7 +21,7 @@ from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics import read_metrics
 from dist_train.rundir.result import Result, read_result
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
 DEADLINE_S = 60.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,36 @@ REAL = {name: getattr(os, name) for name in CHANGES}
 
 class Crash(BaseException):
     """The process is gone: not an Exception, so that no handler tidies up."""
+
+
+@dataclass
+class Entry:
+    """A change of names that is not durable before each directory in `pending` was synced."""
+
+    path: str
+    pending: set[str]
+    source: str | None = None
+    overwritten: bytes | None = None
+
+    def follow(self, old: str, new: str) -> None:
+        """The directory `old` is called `new` now."""
+        self.path = moved(self.path, old, new)
+        self.pending = {moved(path, old, new) for path in self.pending}
+
+    def undo(self) -> None:
+        if self.source is not None:
+            REAL["rename"](self.path, self.source)
+            if self.overwritten is not None:
+                Path(self.path).write_bytes(self.overwritten)
+        elif os.path.isdir(self.path):
+            shutil.rmtree(self.path)
+        elif os.path.lexists(self.path):
+            os.unlink(self.path)
+
+
+def moved(path: str, old: str, new: str) -> str:
+    """`path` after the rename of `old`, which may be a directory above it."""
+    return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
 
 
 class DyingFiles:
@@ -32,9 +62,10 @@ class DyingFiles:
         self.root, self.at, self.power = str(root), at, power
         self.count = 0
         self.log: list[str] = []
+        self.forget = ""  # a part of a path whose fsync does nothing
         self._paths: dict[int, str] = {}
         self._unsynced: dict[str, int] = {}
-        self._undo: list[tuple[set[str], Callable[[], Any]]] = []
+        self._entries: list[Entry] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in REAL:
@@ -46,20 +77,25 @@ class DyingFiles:
         if self.at and self.count >= self.at:
             raise Crash(self.log[-1])
 
-    def _ours(self, path: Any) -> bool:
-        return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self.root)
+    def _ours(self, path: str) -> bool:
+        return path.startswith(self.root)
 
     def _at(self, path: Any, dir_fd: int | None) -> str:
         return os.path.join(self._paths[dir_fd], path) if dir_fd is not None else os.fspath(path)
 
-    def _entry(self, path: str, undo: Callable[[], Any], *more: str) -> None:
-        self._undo.append(({os.path.dirname(p) for p in (path, *more)}, undo))
+    def _named(self, path: str) -> None:
+        self._entries.append(Entry(path, {os.path.dirname(path)}))
+
+    def _follow(self, old: str, new: str) -> None:
+        for entry in self._entries:
+            entry.follow(old, new)
+        self._unsynced = {moved(path, old, new): size for path, size in self._unsynced.items()}
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         place = self._at(path, dir_fd)
         if self._ours(place) and flags & os.O_CREAT:
             self._change("create", place)
-            self._entry(place, lambda: REAL["unlink"](place))
+            self._named(place)
         descriptor = REAL["open"](path, flags, mode, dir_fd=dir_fd)
         if self._ours(place):
             self._paths[descriptor] = place
@@ -80,8 +116,12 @@ class DyingFiles:
     def fsync(self, descriptor: int) -> None:
         path = self._paths[descriptor]
         self._change("fsync", path)
+        if self.forget and self.forget in path:
+            return
         self._unsynced.pop(path, None)
-        self._undo = [(parents - {path}, undo) for parents, undo in self._undo if parents - {path}]
+        for entry in self._entries:
+            entry.pending.discard(path)
+        self._entries = [entry for entry in self._entries if entry.pending]
 
     def close(self, descriptor: int) -> None:
         self._paths.pop(descriptor, None)
@@ -91,14 +131,10 @@ class DyingFiles:
         source, target = os.fspath(source), os.fspath(target)
         self._change("rename", target)
         old = Path(target).read_bytes() if os.path.isfile(target) else None
-
-        def undo() -> None:
-            REAL["rename"](target, source)
-            if old is not None:
-                Path(target).write_bytes(old)
-
         REAL["rename"](source, target)
-        self._entry(source, undo, target)
+        self._follow(source, target)
+        parents = {os.path.dirname(source), os.path.dirname(target)}
+        self._entries.append(Entry(target, parents, source, old))
 
     replace = rename
 
@@ -117,7 +153,7 @@ class DyingFiles:
         place = self._at(path, dir_fd)
         self._change("mkdir", place)
         REAL["mkdir"](path, mode, dir_fd=dir_fd)
-        self._entry(place, lambda: shutil.rmtree(place))
+        self._named(place)
 
     def settle(self) -> None:
         """What the next process finds on the disk."""
@@ -128,11 +164,12 @@ class DyingFiles:
         for path, size in self._unsynced.items():
             if os.path.exists(path):
                 os.truncate(path, size)
-        for _parents, undo in reversed(self._undo):
-            try:
-                undo()
-            except FileNotFoundError:
-                continue
+        while self._entries:
+            entry = self._entries.pop()
+            if os.path.lexists(entry.path):
+                entry.undo()
+                if entry.source is not None:
+                    self._follow(entry.path, entry.source)
 
 
 class FullDisk:

@@ -9,6 +9,7 @@ import pytest
 from checkpoint_cases import Training, manager, saved_run
 from checkpoint_crash import Crash, DyingFiles
 
+from dist_train.checkpoint.fence import read_fence
 from dist_train.checkpoint.verify import verify_checkpoint
 from dist_train.errors import CheckpointError
 
@@ -24,9 +25,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, st
     return directory, hashes
 
 
-def resume_and_save(directory: Path, save: bool = True) -> str:
+def resume_and_save(directory: Path, keep_last: int = 2) -> str:
     """What an attempt does: load the newest, make one step, save; step 1 goes, by keep_last."""
-    training, manage = Training(), manager(directory, attempt=1, keep_last=2)
+    training, manage = Training(), manager(directory, attempt=1, keep_last=keep_last)
     restored = manage.load_latest(training.state)
     assert restored is not None
     training.train()
@@ -81,12 +82,13 @@ def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, po
     assert 2 in seen
 
 
-def test_what_save_has_returned_for_survives_a_power_cut(tmp_path: Path, before) -> None:
+@pytest.mark.parametrize("keep_last", [2, 3], ids=["and one goes", "and none goes"])
+def test_what_save_has_returned_for_survives_a_power_cut(tmp_path: Path, before, keep_last: int) -> None:
     shutil.copytree(before[0], tmp_path, dirs_exist_ok=True)
     files = DyingFiles(tmp_path, power=True)
     with pytest.MonkeyPatch.context() as patch:
         files.install(patch)
-        third = resume_and_save(tmp_path)
+        third = resume_and_save(tmp_path, keep_last)
     files.settle()
     again = Training(seed=9)
     restored = manager(tmp_path, attempt=2).load_latest(again.state)
@@ -94,25 +96,27 @@ def test_what_save_has_returned_for_survives_a_power_cut(tmp_path: Path, before)
     assert (restored.step, again.weights()) == (3, third)
 
 
-def test_the_harness_sees_a_missing_sync(tmp_path: Path, before, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the data files not synced before the rename, a power cut would show a damaged step 3."""
+def test_a_fence_survives_a_power_cut(tmp_path: Path, before) -> None:
     shutil.copytree(before[0], tmp_path, dirs_exist_ok=True)
     files = DyingFiles(tmp_path, power=True)
-    files.install(monkeypatch)
-    real, skipped = files.fsync, []
-
-    def forgetful(descriptor: int) -> None:
-        path = files._paths[descriptor]
-        if path.endswith("model.safetensors"):
-            skipped.append(path)
-            return
-        real(descriptor)
-
-    monkeypatch.setattr("os.fsync", forgetful)
-    resume_and_save(tmp_path)
-    assert skipped
-    files._unsynced = {p.replace(".step-3.tmp-1", "step-00000003"): n for p, n in files._unsynced.items()}
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        files.install(patch)
+        manager(tmp_path, attempt=5).begin_attempt()
     files.settle()
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+    fence = read_fence(tmp_path)
+    assert fence is not None
+    assert fence.attempt == 5
+
+
+@pytest.mark.parametrize("forgotten", ["model.safetensors", "manifest.json", ".step-3.tmp-1"])
+def test_the_harness_sees_a_sync_that_is_missing(tmp_path: Path, before, forgotten: str) -> None:
+    """Were one fsync before the rename left out, a power cut would show a step 3 that is not whole."""
+    shutil.copytree(before[0], tmp_path, dirs_exist_ok=True)
+    files = DyingFiles(tmp_path, power=True)
+    files.forget = forgotten
+    with pytest.MonkeyPatch.context() as patch:
+        files.install(patch)
+        resume_and_save(tmp_path)
+    files.settle()
+    with pytest.raises(CheckpointError):
         manager(tmp_path, attempt=2).verify(3)

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from dist_train.testing.processes import pid_is_alive
 
 TESTS = """
 import os, subprocess, sys, threading, time
@@ -29,8 +29,8 @@ def test_child():
 
 
 def test_orphan(tmp_path):
-    start = "import subprocess, sys; subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", start, *SLEEPER[1:]], check=True, stdout=subprocess.DEVNULL)
+    start = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", start, *SLEEPER], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_variable():
@@ -65,7 +65,7 @@ def run_pytest(folder: Path, text: str, *words: str, **environ: str) -> tuple[in
     """Exit code and output of pytest with our plugin on one file."""
     (folder / "test_inner.py").write_text(text)
     plugins = ("-p", "xdist", "-p", "dist_train.testing.plugin")
-    argv = [sys.executable, "-m", "pytest", *plugins, "-q", "--leak-grace-s=1", *words, "test_inner.py"]
+    argv = [sys.executable, "-m", "pytest", *plugins, "-q", "--leak-grace-s=0.3", *words, "test_inner.py"]
     done = subprocess.run(
         argv,
         cwd=folder,
@@ -92,8 +92,7 @@ def test_each_leak_fails_its_own_test_and_is_named(tmp_path: Path, workers: tupl
         int(line.split("pid ")[1].split()[0]) for line in said.splitlines() if "process still running" in line
     ]
     assert len(set(pids)) == 2, said
-    time.sleep(0.1)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(pid_is_alive(pid) for pid in pids)
 
 
 NEEDS = textwrap.dedent("""

@@ -48,7 +48,11 @@ def config(*changes: str, text: str = DIGITS) -> RunConfig:
 
 
 def start(
-    folder: Path, run_config: RunConfig, attempt: int = 0, vote: Callable[[], bool] | None = None
+    folder: Path,
+    run_config: RunConfig,
+    attempt: int = 0,
+    vote: Callable[[], bool] | None = None,
+    progress: Callable[[str, int | None], None] | None = None,
 ) -> Result:
     """One attempt of a run with one process."""
     folder.mkdir(exist_ok=True)
@@ -59,6 +63,7 @@ def start(
         directory=folder,
         run_id="test",
         attempt=attempt,
+        progress=progress,
         vote=vote or StopVote(Control(), StopFlag(folder / "board"), every=1).agreed,
     )
     result = train(run_config, run, RunDir(folder))
@@ -160,6 +165,17 @@ def test_a_stop_saves_at_that_step_and_the_next_attempt_goes_on(tmp_path: Path, 
     assert (RunDir(folder).checkpoints / "step-00000001" / "manifest.json").exists()
     board.stop = 0
     assert hashes(start(folder, config(), attempt=1)) == hashes(undisturbed)
+
+
+def test_every_step_evaluation_and_save_is_marked_as_progress(tmp_path: Path) -> None:
+    marks: list[tuple[str, int | None]] = []
+    start(
+        tmp_path / "run", config("trainer.epochs=1"), progress=lambda what, step: marks.append((what, step))
+    )
+    assert [step for _, step in marks if step is not None] == list(range(1, 13))
+    said = [what for what, _ in marks]
+    assert said.index("step 7") + 1 == said.index("the save of step 7")
+    assert said[-2:] == ["the evaluation after step 12", "the save of step 12"]
 
 
 def test_a_save_that_does_not_fit_the_grace_is_not_begun(tmp_path: Path) -> None:

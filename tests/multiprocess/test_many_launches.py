@@ -1,0 +1,42 @@
+"""Launch after launch ends cleanly, though torch can deadlock when DDP is freed after its group.
+
+agent/boot.py keeps `__main__` alive and leaves by os._exit; distributed/teardown.py frees DDP first.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import start
+
+pytestmark = pytest.mark.multiprocess
+
+# Objects local to a function, the group destroyed while DDP is alive: the worst case of plain torchrun.
+SCRIPT = """
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def main():
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        dist.destroy_process_group()
+
+    main()
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.proof)])
+def test_launches_of_4_ranks_x_1_step_in_a_row(tmp_path: Path, count: int) -> None:
+    script = tmp_path / "one_step.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    for number in range(count):
+        finished = start(
+            tmp_path, f"r{number}", "--gpus-per-node", 4, "--max-restarts", 0, script, timeout_s=60
+        )
+        assert finished.cli.code == 0, f"launch {number}: {finished.cli}"
