@@ -4,8 +4,6 @@ VENV   ?= .venv
 
 BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
-# A test's processes share the cores; more threads would only get into each other's way.
-export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint proof bench constraints clean venv venv-dev
@@ -34,7 +32,7 @@ lint: venv-dev
 	@$(BIN)/python .ci/test.py --lint
 
 proof: venv-dev
-	@$(BIN)/python -m pytest -m proof tests
+	@$(BIN)/python .ci/test.py --proof
 
 bench: venv-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -1,6 +1,7 @@
 """What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
 
---fast: unit and architecture only. --lint: ruff and mypy only. Words after `--` go to pytest.
+--fast: unit and architecture only. --lint: ruff and mypy only. --proof: the long proofs alone.
+Words after `--` go to pytest.
 """
 
 from __future__ import annotations
@@ -44,9 +45,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--lint", action="store_true")
+    parser.add_argument("--proof", action="store_true")
     parser.add_argument("words", nargs="*")
     asked = parser.parse_args()
     os.chdir(ROOT)
+    # A test's processes share the cores; more threads would only get into each other's way.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if asked.proof:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-m", "proof", "tests", *asked.words]
+        ).returncode
     began = time.monotonic()
     outcomes: list[Outcome] = []
     if not asked.fast:

@@ -19,8 +19,27 @@ _PUBLIC = {
     "loader": "dist_train.data.exact",
 }
 _ROOMS = frozenset(
-    "errors env registry rundir config jobs cli agent entrypoint distributed strategies data checkpoint "
-    "resilience trainer observability datasets models testing".split()
+    [
+        "errors",
+        "env",
+        "registry",
+        "rundir",
+        "config",
+        "jobs",
+        "cli",
+        "agent",
+        "entrypoint",
+        "distributed",
+        "strategies",
+        "data",
+        "checkpoint",
+        "resilience",
+        "trainer",
+        "observability",
+        "datasets",
+        "models",
+        "testing",
+    ]
 )
 
 if TYPE_CHECKING:

@@ -1,17 +1,17 @@
 """The error tree: each error carries what was wrong, its cause, its mend and its exit code.
 
-    DistTrainError                70  our own fault (the only case with our traceback)
-    ├── UsageError                 2  the command line
-    ├── NotFoundError             66  no such run, file or checkpoint
-    ├── UnavailableError          69  something outside refused or cannot be reached
-    │   └── RendezvousError       69  a node that never came, a taken port, a stranger on it
-    ├── CheckpointWriteError      74  a checkpoint could not be written
-    ├── Preempted                 75  saved and stopped: run me again
-    ├── NoProgressError           76  no newer committed step in three attempts
-    ├── CancelledError            77  ended by `dist-train cancel`
-    ├── ConfigError               78  found wrong before any process started
-    │   └── CheckpointError       78  a checkpoint that cannot be used as asked
-    └── AttemptLost               79  this attempt ended because of another node
+DistTrainError                70  our own fault (the only case with our traceback)
+├── UsageError                 2  the command line
+├── NotFoundError             66  no such run, file or checkpoint
+├── UnavailableError          69  something outside refused or cannot be reached
+│   └── RendezvousError       69  a node that never came, a taken port, a stranger on it
+├── CheckpointWriteError      74  a checkpoint could not be written
+├── Preempted                 75  saved and stopped: run me again
+├── NoProgressError           76  no newer committed step in three attempts
+├── CancelledError            77  ended by `dist-train cancel`
+├── ConfigError               78  found wrong before any process started
+│   └── CheckpointError       78  a checkpoint that cannot be used as asked
+└── AttemptLost               79  this attempt ended because of another node
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
@@ -61,11 +60,7 @@ class LocalLauncher:
                 environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         nodes = [{"argv": argv, "env": environ} for argv, environ in commands]
         record: dict[str, Any] = {"nodes": nodes, "spec": spec.to_json()}
-        lines = [
-            f"# node {node}\n{shlex.join(f'{k}={v}' for k, v in environ.items())} \\\n  {shlex.join(argv)}"
-            for node, (argv, environ) in enumerate(commands)
-        ]
-        files = (("agents.json", canonical_json(record)), ("agents.sh", ("\n".join(lines) + "\n").encode()))
+        files = (("agents.json", canonical_json(record)),)
         return Plan(
             self.name, files, f"{spec.nodes} node(s) x {spec.procs_per_node} processes on this machine"
         )
@@ -81,12 +76,23 @@ class LocalLauncher:
             write_bytes_atomic(key, secrets.token_bytes(32))
         (run.control / "cancel").unlink(missing_ok=True)
         handle = JobHandle(f"local:{os.getpid()}")
-        append_event(run, "submitted", launcher="local", handle=handle.text)
+        append_event(run, "submitted", launcher="local", handle=handle.text, host=socket.gethostname())
         return handle
 
     def state(self, handle: JobHandle, run_dir: str) -> JobState:
-        """From the lease of the living owner, else from the run's own records."""
-        return lease_state(RunDir(Path(run_dir)))
+        """From the lease of the living owner, else the supervisor's pid, else the run's own records."""
+        run = RunDir(Path(run_dir))
+        state = lease_state(run)
+        submitted = list(read_events(run, "submitted"))
+        if not submitted or submitted[-1].get("host") != socket.gethostname():
+            return state
+        if state.phase == "failed" and state.exit_code is None and _supervisor_lives(handle):
+            return JobState("requeued", "supervisor", f"pid {handle.id} starts all nodes again")
+        if state.phase == "pending" and not _supervisor_lives(handle):
+            return JobState(
+                "failed", "supervisor", f"its launcher (pid {handle.id}) is gone, no agent had begun"
+            )
+        return state
 
     def logs(
         self, handle: JobHandle, run_dir: str, rank: int | None, attempt: int | None, follow: bool
@@ -98,7 +104,7 @@ class LocalLauncher:
     def cancel(self, handle: JobHandle, run_dir: str) -> None:
         """Ask agent 0 to save and stop; it ends with 77."""
         run = RunDir(Path(run_dir))
-        if self.state(handle, run_dir).phase == "running":
+        if self.state(handle, run_dir).phase in ("pending", "running", "requeued"):
             write_bytes_atomic(run.control / "cancel", b"cancel\n")
 
     def detach(self, handle: JobHandle, run_dir: str) -> JobHandle:
@@ -240,6 +246,15 @@ class Supervisor:
                 agent.kill()
                 agent.wait(timeout=_SECOND_CTRL_C_GRACE_S)
         end_processes(self._spec.run_id)
+
+
+def _supervisor_lives(handle: JobHandle) -> bool:
+    """Whether the handle's process is still a command of ours (pids are reused)."""
+    try:
+        words = Path(f"/proc/{int(handle.id)}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return False
+    return any(word == b"dist_train.cli.main" or word.endswith(b"/dist-train") for word in words)
 
 
 def _fill(text: str, filled: dict[str, str]) -> str:

@@ -33,6 +33,7 @@ from dist_train.errors import ExitCode
 from dist_train.rundir.failure import Failure
 
 Send = tuple[int, Message]
+CANCEL = "cancel"  # the reason of a stop that `dist-train cancel` asked for
 _ENDED_BY_TERM = 128 + signal.SIGTERM
 
 
@@ -240,7 +241,8 @@ class Coordinator:
         failure = self._complete(choose(self._failures, early))
         decision = self._recorder.decide(failure, self.stopping is not None)
         action: Literal["restart", "exit"] = "restart" if decision.restart else "exit"
-        verdict = Verdict(action, decision.exit_code, decision.why, failure.to_record())
+        code = ExitCode.CANCELLED if self.stopping == CANCEL else decision.exit_code
+        verdict = Verdict(action, code, decision.why, failure.to_record())
         if not decision.restart:
             return self._end(verdict, failure)
         self._recorder.ended(verdict, failure)
@@ -254,13 +256,13 @@ class Coordinator:
         if self.phase != "running" or len(self._done) < self.nodes:
             return []
         codes = {code for node in self._done.values() for code in node.values()}
+        if codes != {0} and self.stopping == CANCEL:
+            return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled"), None)
         if _ENDED_BY_TERM in codes:
             why = "stopped; the script does not take part in saving (see run.should_stop)"
             return self._end(Verdict("exit", _ENDED_BY_TERM, why), None)
         if ExitCode.PREEMPTED in codes:
-            cancelled = self.stopping == "cancel"
-            code = ExitCode.CANCELLED if cancelled else ExitCode.PREEMPTED
-            return self._end(Verdict("exit", code, "cancelled" if cancelled else "saved and stopped"), None)
+            return self._end(Verdict("exit", ExitCode.PREEMPTED, "saved and stopped"), None)
         return self._end(Verdict("exit", ExitCode.OK, "done"), None)
 
     def _on_stop(self, asked: StopAsked) -> list[Send]:
@@ -268,7 +270,7 @@ class Coordinator:
             return []
         self.stopping = asked.reason
         if self.phase == "joining":
-            code = ExitCode.CANCELLED if asked.reason == "cancel" else ExitCode.PREEMPTED
+            code = ExitCode.CANCELLED if asked.reason == CANCEL else ExitCode.PREEMPTED
             return self._end(Verdict("exit", code, "stopped before it began"), None)
         return self._to_all(asked)
 

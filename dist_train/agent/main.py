@@ -15,7 +15,7 @@ from pathlib import Path
 from dist_train.agent import bounds, settings
 from dist_train.agent.boot import die_with_parent
 from dist_train.agent.console import Console
-from dist_train.agent.coordinator import Coordinator, Send, Timing
+from dist_train.agent.coordinator import CANCEL, Coordinator, Send, Timing
 from dist_train.agent.endpoint import Endpoint, connect
 from dist_train.agent.fingerprint import fingerprint
 from dist_train.agent.hello import Identity
@@ -254,7 +254,7 @@ class Node:
         cancel = self._told.run.control / CANCEL_FILE
         while not cancel.exists():
             time.sleep(0.2)
-        self._on_signal("cancel")
+        self._on_signal(CANCEL)
 
 
 def _run_key(told: Settings) -> bytes:

@@ -148,7 +148,7 @@ class RunRecorder:
         self._note_restart("a node or its agent was lost", None)
 
     def _refuse_changed_code(self, fingerprint: dict[str, str]) -> None:
-        before = read_json(self._run.attempts / str(self._attempt - 1) / "fingerprint.json")
+        before = self._last_fingerprint()
         if before is None or self._settings.accept_code_change:
             return
         changed = [key for key, value in fingerprint.items() if before.get(key, value) != value]
@@ -159,6 +159,14 @@ class RunRecorder:
                 cause="a run that goes on with other code or another config is not the same run",
                 mend=f"dist-train resume {self._run.path} --accept-code-change",
             )
+
+    def _last_fingerprint(self) -> dict[str, str] | None:
+        """Of the newest attempt that was let through: a refused one leaves none."""
+        for attempt in range(self._attempt - 1, -1, -1):
+            found = read_json(self._run.attempts / str(attempt) / "fingerprint.json")
+            if found is not None:
+                return found
+        return None
 
     def _poll(self) -> None:
         beat_at = time.monotonic() + bounds.HEARTBEAT_S

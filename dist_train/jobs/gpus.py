@@ -57,14 +57,15 @@ def choose_gpus(text: str, gpus: list[Gpu], count: int | None) -> list[Gpu]:
     if text == "auto":
         ordered = sorted(gpus, key=lambda gpu: (gpu.memory_used, gpu.index))
         return ordered if count is None else ordered[:count]
-    try:
-        return [gpus[int(word)] for word in text.split(",")]
-    except (ValueError, IndexError):
-        raise ConfigError(
-            f"--gpus {text}: this machine has {len(gpus)} visible GPU(s)",
-            cause="the numbers count from 0 within CUDA_VISIBLE_DEVICES",
-            mend="`nvidia-smi -L` lists them; --device cpu runs without one",
-        ) from None
+    words = text.split(",")
+    numbers = [int(word) for word in words if word.isdigit()]
+    if len(set(numbers)) == len(words) and max(numbers) < len(gpus):
+        return [gpus[number] for number in numbers]
+    raise ConfigError(
+        f"--gpus {text}: this machine has {len(gpus)} visible GPU(s)",
+        cause="each is named once, by its number from 0 within CUDA_VISIBLE_DEVICES",
+        mend="`nvidia-smi -L` lists them; --device cpu runs without one",
+    )
 
 
 def _gpu(nvml: object, index: int) -> Gpu:

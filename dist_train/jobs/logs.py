@@ -21,9 +21,12 @@ def follow_logs(
     Raises NotFoundError (66) for a rank or attempt that has no log.
     """
     offsets: dict[Path, int] = {}
+    first = attempts(run)[-1:] or [0]
     while True:
         running = follow and alive()
-        files = _files(run, rank, attempt)
+        # Also the attempts before the newest: what they wrote after the last look is often the traceback.
+        wanted = [number for number in attempts(run) if number >= first[0]] if attempt is None else [attempt]
+        files = _files(run, rank, wanted)
         if not files and not running:
             raise NotFoundError(
                 f"{run.logs} has no log of {'any rank' if rank is None else f'rank {rank}'}"
@@ -45,15 +48,13 @@ def attempts(run: RunDir) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdigit())
 
 
-def _files(run: RunDir, rank: int | None, attempt: int | None) -> list[Path]:
-    known = attempts(run)
-    if not known:
-        return []
-    folder = run.attempt_logs(known[-1] if attempt is None else attempt)
-    if rank is not None:
-        path = folder / f"rank-{rank}.log"
-        return [path] if path.exists() else []
-    return sorted(folder.glob("rank-*.log"), key=lambda path: int(path.stem.removeprefix("rank-")))
+def _files(run: RunDir, rank: int | None, wanted: list[int]) -> list[Path]:
+    files: list[Path] = []
+    for number in wanted:
+        folder = run.attempt_logs(number)
+        pattern = "rank-*.log" if rank is None else f"rank-{rank}.log"
+        files += sorted(folder.glob(pattern), key=lambda path: int(path.stem.removeprefix("rank-")))
+    return files
 
 
 def _new_lines(path: Path, offsets: dict[Path, int], with_prefix: bool) -> Iterator[str]:

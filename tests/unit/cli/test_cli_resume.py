@@ -39,7 +39,7 @@ def test_the_same_run_goes_on(make_run: Callable[..., Any], dist_train: Any, wai
     assert (again.spec.run_id, again.spec.run_dir) == (made.spec.run_id, made.run.path)
     assert (again.spec.max_restarts, again.spec.nodes, again.spec.env) == (7, 2, (("A", "b c"),))
     assert again.handle.text == f"local:{os.getpid()}"
-    assert sorted(path.name for path in made.run.plan.iterdir()) == ["agents.json", "agents.sh"]
+    assert sorted(path.name for path in made.run.plan.iterdir()) == ["agents.json"]
     assert [event["kind"] for event in read_events(made.run)][-1] == "submitted"
     assert "goes on from the start (no checkpoint)" in said.err
 

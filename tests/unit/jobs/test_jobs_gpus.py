@@ -53,9 +53,6 @@ def test_gpus_that_are_not_there(text: str) -> None:
         choose_gpus(text, MACHINE, None)
 
 
-@pytest.mark.xfail(
-    reason="a negative number counts from the end, and one GPU can be given twice", strict=True
-)
 @pytest.mark.parametrize("text", ["-1", "0,0"])
 def test_gpus_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(ConfigError):

@@ -78,7 +78,6 @@ def test_following_goes_on_into_the_next_attempt(run: RunDir) -> None:
     assert list(follow_logs(run, 0, None, True, alive)) == ["first", "second"]
 
 
-@pytest.mark.xfail(reason="what attempt 0 wrote after the last look is never read", strict=True)
 def test_the_last_words_of_an_attempt_are_read_although_the_next_has_begun(run: RunDir) -> None:
     write(run, 0, 0, "first\n")
     steps = iter([True, False])

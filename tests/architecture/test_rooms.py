@@ -1,0 +1,156 @@
+"""Who may import whom: the table in pyproject.toml against every import of every file."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from source_tree import LAUNCHERS, PACKAGE, ROOT, Import, imports, room_of, shipped, table, tree
+
+# Adapters: the constant that marks one (as the registry finds it), and what else a file of the kind
+# may import at its head. Everything else, its own library above all, it imports inside functions.
+KINDS = {
+    "LAUNCHER": (LAUNCHERS, {"pydantic"}),
+    "STRATEGY": (PACKAGE / "strategies", {"pydantic", "torch"}),
+    "SINK": (PACKAGE / "observability", set()),
+}
+# Rooms of a name like these collect what belongs nowhere, and then everybody imports them.
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "misc", "tools"}
+
+
+def target_room(found: Import) -> str | None:
+    """The room that an import reaches; None for what is not ours, and for the package's version."""
+    first, _, rest = found.module.partition(".")
+    if first == "launchers":
+        return "launchers"
+    if first != "dist_train" or not rest or rest == "__version__":
+        return None
+    return rest.partition(".")[0]
+
+
+def rooms_on_disk() -> set[str]:
+    """Every folder and file directly below dist_train, and launchers."""
+    return {room_of(path) for path in shipped()} - {"dist_train"}
+
+
+def adapters(constant: str) -> list[Path]:
+    """Files of a kind's folder that bind its constant."""
+    folder, _ = KINDS[constant]
+    return [path for path in sorted(folder.glob("*.py")) if constant in bound_names(path)]
+
+
+def bound_names(path: Path) -> set[str]:
+    """Names that a file assigns at top level."""
+    found = set()
+    for node in tree(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_every_room_has_a_row_and_every_row_a_room() -> None:
+    assert sorted(rooms_on_disk()) == sorted(table()), "give each room a row in pyproject.toml"
+
+
+def test_the_table_is_ordered() -> None:
+    above: set[str] = set()
+    for room, allowed in table().items():
+        assert set(allowed) <= above, f"{room} may only import rooms of rows above its own"
+        above.add(room)
+
+
+def test_a_room_imports_only_what_its_row_names() -> None:
+    wrong = []
+    for path in shipped():
+        room = room_of(path)
+        if room == "dist_train":
+            continue  # lazy: the next test
+        for found in imports(path):
+            reached = target_room(found)
+            if reached is not None and reached != room and reached not in table()[room]:
+                wrong.append(f"{found}  ({room} may import {', '.join(table()[room]) or 'nothing'})")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_itself_imports_its_rooms_only_for_type_checkers() -> None:
+    path = PACKAGE / "__init__.py"
+    checked = {
+        id(node)
+        for block in tree(path).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    at_head = [node for node in tree(path).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in at_head for alias in node.names} | {
+        node.module or "" for node in at_head if isinstance(node, ast.ImportFrom)
+    }
+    assert checked
+    assert not [name for name in names if name.startswith("dist_train")]
+
+
+def test_nothing_under_dist_train_imports_launchers() -> None:
+    wrong = [str(f) for path in PACKAGE.rglob("*.py") for f in imports(path) if target_room(f) == "launchers"]
+    assert not wrong, "the registry loads launchers by their folder:\n" + "\n".join(wrong)
+
+
+def test_imports_are_absolute() -> None:
+    wrong = [str(found) for path in shipped() for found in imports(path) if found.module.startswith(".")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_lazy_table_names_modules_of_its_own_room() -> None:
+    wrong = []
+    for path in shipped():
+        if path.name != "__init__.py" or room_of(path) == "dist_train":
+            continue
+        prefix = f"dist_train.{room_of(path)}."
+        for node in tree(path).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PUBLIC":
+                modules = set(ast.literal_eval(node.value).values())
+                wrong += [f"{path.relative_to(ROOT)}: {m}" for m in modules if not m.startswith(prefix)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("constant", KINDS)
+def test_adapters_know_no_sibling(constant: str) -> None:
+    files = adapters(constant)
+    assert files, f"no file binds {constant}"
+    package = files[0].parent.relative_to(ROOT).as_posix().replace("/", ".")
+    siblings = {path: f"{package}.{path.stem}" for path in files}
+    wrong = [
+        str(found)
+        for path in files
+        for found in imports(path)
+        for other, module in siblings.items()
+        if other != path and (found.module == module or found.module.startswith(f"{module}."))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("constant", KINDS)
+def test_adapters_import_their_own_library_inside_functions(constant: str) -> None:
+    _, allowed = KINDS[constant]
+    known = sys.stdlib_module_names | allowed | {"dist_train"}
+    wrong = [
+        str(found)
+        for path in adapters(constant)
+        for found in imports(path)
+        if not found.inside and found.module.partition(".")[0] not in known
+    ]
+    assert not wrong, "at the head of the file:\n" + "\n".join(wrong)
+
+
+def test_no_room_for_everything() -> None:
+    places = [ROOT / name for name in ("dist_train", "launchers", "tests", "benchmarks", "examples")]
+    paths = [path for place in places for path in place.rglob("*") if path.is_dir() or path.suffix == ".py"]
+    wrong = [str(path.relative_to(ROOT)) for path in paths if path.stem in NAMELESS]
+    assert not wrong, f"say what it is about: {wrong}"
+
+
+def test_tests_are_no_package_and_have_unique_names() -> None:
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert not [path for path in files if path.name == "__init__.py"], "a package there hides real ones"
+    names = [path.name for path in files]
+    assert not [name for name in set(names) if names.count(name) > 1], "pytest cannot tell them apart"

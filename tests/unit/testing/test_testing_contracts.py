@@ -1,0 +1,196 @@
+"""The contract suites catch what they are for: one broken adapter per rule."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from dist_train import registry
+from dist_train.errors import ConfigError
+from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
+from dist_train.testing.contracts import launcher as contract
+from dist_train.testing.contracts import strategy as strategies
+from dist_train.testing.contracts.rules import check_options, check_registered
+
+LOCAL: Any = registry.load("launchers", "local")
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Wrapper:
+    """The local launcher, with one thing changed by each test."""
+
+    name = "local"
+    Options = Options
+
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        return LOCAL.plan(spec, options)
+
+    def state(self, handle: JobHandle, run_dir: str) -> JobState:
+        return LOCAL.state(handle, run_dir)
+
+    def cancel(self, handle: JobHandle, run_dir: str) -> None:
+        LOCAL.cancel(handle, run_dir)
+
+
+def changed(plan: Plan, old: str, new: str) -> Plan:
+    files = tuple((name, content.replace(old.encode(), new.encode())) for name, content in plan.files)
+    return Plan(plan.launcher, files, plan.summary)
+
+
+class ReadsEnvironment(Wrapper):
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        return Plan("local", ((f"plan-{os.environ.get('USER')}.sh", b"x"),), "")
+
+
+class ReadsFolder(Wrapper):
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        return Plan("local", (("plan.sh", f"cd {Path.cwd()} # {spec.run_id}".encode()),), "")
+
+
+class MakesFiles(Wrapper):
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        spec.run_dir.mkdir(parents=True, exist_ok=True)
+        return super().plan(spec, options)
+
+
+class ForgetsTheRun(Wrapper):
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        return Plan("local", (("plan.sh", b"always the same"),), "")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        (ReadsEnvironment(), "depends on the environment"),
+        (ReadsFolder(), "plan.sh differs"),
+        (MakesFiles(), "plan made files"),
+        (ForgetsTheRun(), "does not depend on the run id"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_plan_that_is_not_pure(launcher: Any, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        contract.check_plan_is_pure(launcher, Options())
+
+
+class SplitsWords(Wrapper):
+    """Joins by spaces, as a careless script does."""
+
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        line = f"python -m dist_train.agent {spec.target.value} {' '.join(spec.target.args)}"
+        return Plan("local", (("job.sh", line.encode()),), "")
+
+
+class DropsVariables(Wrapper):
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        return changed(super().plan(spec, options), "GREETING", "GREETINGS")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"), [(SplitsWords(), "the argument"), (DropsVariables(), "--env GREETING")]
+)
+def test_words_that_do_not_come_through(launcher: Any, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        contract.check_hostile_words(launcher, Options())
+
+
+def test_a_launcher_may_refuse_a_path_that_its_script_cannot_hold() -> None:
+    class Refuses(Wrapper):
+        def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+            if "\n" in str(spec.run_dir):
+                raise ConfigError(f"the run directory {spec.run_dir} has a line break in its name")
+            return super().plan(spec, options)
+
+    contract.check_hostile_words(Refuses(), Options())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variable", ["DIST_TRAIN_GRACE_S", "DIST_TRAIN_NODE_RANK", "DIST_TRAIN_INTERFACE"])
+def test_a_variable_of_the_seam_is_missing(variable: str) -> None:
+    class Forgets(Wrapper):
+        def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+            return changed(super().plan(spec, options), variable, "SOMETHING_ELSE")
+
+    with pytest.raises(AssertionError, match=f"does not set {variable}"):
+        contract.check_seam(Forgets(), Options())  # type: ignore[arg-type]
+
+
+class Guesses(Wrapper):
+    def state(self, handle: JobHandle, run_dir: str) -> JobState:
+        return JobState("failed", "a guess")
+
+
+def test_an_unknown_run_is_unknown() -> None:
+    with pytest.raises(AssertionError, match="is 'failed'"):
+        contract.check_unknown_run(Guesses())  # type: ignore[arg-type]
+
+
+class CancelsOnce(Wrapper):
+    def cancel(self, handle: JobHandle, run_dir: str) -> None:
+        (Path(run_dir) / "cancelled").mkdir()
+
+
+def test_cancel_twice_must_be_no_error() -> None:
+    with pytest.raises(AssertionError, match="raised FileExistsError"):
+        contract.check_cancel(CancelsOnce())  # type: ignore[arg-type]
+
+
+def test_a_stranger_to_the_registry() -> None:
+    with pytest.raises(AssertionError, match="another object for 'local'"):
+        check_registered("launchers", Wrapper())
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Melting(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Demanding(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    queue: str
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(Loose, "extra='forbid'"), (Melting, "frozen=True"), (Demanding, "no default"), (dict, "pydantic")],
+)
+def test_options(options: type, words: str) -> None:
+    class Adapter:
+        Options = options
+
+    with pytest.raises(AssertionError, match=words):
+        check_options(Adapter())
+
+
+GOOD = {"unwraps": True, "group": False, "threads": []}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"steps": [(1.0, 2.0)]}, None),
+        ({"steps": [(1.00001, 2.0)]}, "loss of step 0 is 1.00001 on rank 0, one process has 1.0"),
+        ({"steps": [(1.0, 1.0)]}, "gradient norm of step 0"),
+        ({"steps": [(1.0, 2.0)], "unwraps": False}, "unwrap"),
+        ({"steps": [(1.0, 2.0)], "group": True}, "process group is there"),
+        ({"steps": [(1.0, 2.0)], "threads": ["t"]}, "threads are left"),
+    ],
+)
+def test_a_strategy_that_trains_otherwise(facts: dict[str, Any], words: str | None) -> None:
+    def compare() -> None:
+        strategies._compare("ddp", [{**GOOD, **facts}], [(1.0, 2.0)])
+
+    if words is None:
+        compare()
+    else:
+        with pytest.raises(AssertionError, match=words):
+            compare()
