@@ -11,7 +11,7 @@ DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 help:
 	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
-	@echo 'make test-fast    unit and architecture tests only (under a minute)'
+	@echo 'make test-fast    unit and architecture tests without those of several processes (under a minute)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the long proofs (pytest -m proof)'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'

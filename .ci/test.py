@@ -1,6 +1,6 @@
 """What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
 
---fast: unit and architecture only. --lint: ruff and mypy only. --proof: the long proofs alone.
+--fast: unit and architecture only, without the tests that start several processes. --lint: ruff and mypy only. --proof: the long proofs alone.
 Words after `--` go to pytest.
 """
 
@@ -62,7 +62,8 @@ def main() -> int:
     if not asked.lint:
         install_debian_packages()
         names = FAST if asked.fast else tuple(GROUPS)
-        outcomes += [group(name, asked.words) for name in names if has_tests(name)]
+        words = ["-m", "not multiprocess and not proof", *asked.words] if asked.fast else asked.words
+        outcomes += [group(name, words) for name in names if has_tests(name)]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 

@@ -87,8 +87,9 @@ if [ -e "$venv" ]; then
     if [ -f "$venv/.stamp-run" ] && [ "$(head -n 1 "$venv/.stamp-run")" != "$(pwd)" ]; then moved=true; fi
     # A venv made by hand, which works, is used; only ours, or one without pip, is thrown away.
     if [ -e "$venv/.begun" ] || $moved || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-        say "removing the half-made $venv"
-        rm -rf "$venv"
+        if $moved; then say "removing $venv: it was made for another place"; else say "removing the half-made $venv"; fi
+        # bin first: should this be interrupted, what is left has no pip and is removed next time.
+        rm -rf "$venv/bin" "$venv"
     fi
 fi
 if [ ! -e "$venv" ]; then make_venv; fi

@@ -60,6 +60,8 @@ def test_facts_are_plain_json() -> None:
 
 
 def test_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that what apply() sets is put back
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     apply("none", "cpu")
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(ConfigError, match="'sometimes' is not available"):
