@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import pytest
 from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import read_events
+from dist_train.rundir.progress import newest_step
 from dist_train.rundir.result import Result, read_result
 from dist_train.testing import CliResult, launch_cli
 
@@ -74,3 +77,25 @@ def start(folder: Path, name: str, *words: object, timeout_s: float = 100, env: 
     argv: Sequence[str] = ["launch", "--name", name, "--device", "cpu", *map(str, words)]
     cli = launch_cli(argv, cwd=folder, env=env, timeout_s=timeout_s)
     return Finished(cli, RunDir(folder / "runs" / name))
+
+
+def begin(folder: Path, name: str, *words: object) -> subprocess.Popen[bytes]:
+    """`launch` in the background, its output in out.txt; the caller ends it."""
+    argv = [sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--name", name, "--device", "cpu"]
+    with (folder / "out.txt").open("wb") as out:
+        return subprocess.Popen(
+            [*argv, *map(str, words)], cwd=folder, stdout=out, stderr=out, start_new_session=True
+        )
+
+
+def wait_for(ready: Callable[[], bool], what: str, within_s: float = 60) -> None:
+    """Poll until it is so; the test fails with `what` after the bound."""
+    deadline = time.monotonic() + within_s
+    while not ready():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        time.sleep(0.005)
+
+
+def wait_for_step(run: RunDir, step: int) -> None:
+    """Until a checkpoint of this step or a later one is committed."""
+    wait_for(lambda: (newest_step(run) or 0) >= step, f"a checkpoint of step {step}")

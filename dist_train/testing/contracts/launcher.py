@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def check_launcher(launcher: Launcher) -> None:
     check_plan_is_pure(launcher, options)
     check_hostile_words(launcher, options)
     check_seam(launcher, options)
-    check_no_torch(name)
+    check_fresh_interpreter(launcher, options)
     check_unknown_run(launcher)
     check_cancel(launcher)
 
@@ -119,22 +120,30 @@ def check_seam(launcher: Launcher, options: BaseModel) -> None:
     assert "dist_train.agent" in text, "the plan does not start dist_train.agent"
 
 
-_NO_TORCH = """
+_FRESH = """
 import sys
 from pathlib import Path
 from dist_train import registry
-from dist_train.testing.contracts.launcher import example_spec
+from dist_train.testing.contracts.launcher import digest, example_spec
 launcher = registry.load("launchers", sys.argv[1])
-launcher.plan(example_spec(Path("/nowhere/run")), launcher.Options())
+print(digest(launcher.plan(example_spec(Path("/nowhere/run")), launcher.Options())))
 sys.exit("torch was loaded" if "torch" in sys.modules else 0)
 """
 
 
-def check_no_torch(name: str) -> None:
-    """Loading the launcher and planning a job needs no torch, in a fresh interpreter."""
-    words = [sys.executable, "-P", "-c", _NO_TORCH, name]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, f"{name} in a fresh interpreter: {done.stderr.strip()}"
+def check_fresh_interpreter(launcher: Launcher, options: BaseModel) -> None:
+    """Another interpreter, with another order of sets, plans the same bytes, and loads no torch for it."""
+    words = [sys.executable, "-P", "-c", _FRESH, launcher.name]
+    environ = {**os.environ, "PYTHONHASHSEED": "4711"}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{launcher.name} in a fresh interpreter: {done.stderr.strip()}"
+    here = digest(launcher.plan(example_spec(Path("/nowhere/run")), options))
+    assert done.stdout.strip() == here, "another interpreter plans other bytes for the same job"
+
+
+def digest(plan: Plan) -> str:
+    """One number for all of a plan's bytes."""
+    return hashlib.sha256(repr(plan).encode()).hexdigest()
 
 
 def check_unknown_run(launcher: Launcher) -> None:

@@ -61,7 +61,9 @@ def test_tensors_are_pulled_out_under_their_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, object(), 1j, lambda: 0, torch.float32, torch.Size([1]), range(2)], ids=lambda value: type(value).__name__
+    "value",
+    [{1, 2}, object(), 1j, lambda: 0, torch.float32, torch.Size([1]), range(2)],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_plain_is_refused(value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"'key/x' is of type .*{type(value).__qualname__}"):

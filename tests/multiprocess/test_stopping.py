@@ -1,0 +1,95 @@
+"""Save and stop: Ctrl-C, a time limit, a cancel, a script that does not take part; then go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import WORKLOADS, Finished, begin, nothing_left, start, wait_for, wait_for_step
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.progress import newest_step
+from dist_train.testing import launch_cli
+
+pytestmark = pytest.mark.multiprocess
+SHAPE = ("--nodes", 2, "--gpus-per-node", 1)
+# Longer than the others: the stop must find it at work.
+LONG = (WORKLOADS / "text.yaml", "trainer.steps=400", "checkpoint.every_steps=50")
+
+
+def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    undisturbed = start(tmp_path, "base", *SHAPE, *LONG)
+    run = RunDir(tmp_path / "runs" / "stopped")
+    command = begin(tmp_path, "stopped", *SHAPE, *LONG)
+    try:
+        wait_for_step(run, 50)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(timeout=30) == 130, (tmp_path / "out.txt").read_text()
+    finally:
+        command.kill()
+        command.wait()
+    stopped = Finished(None, run)  # type: ignore[arg-type]
+    said = (tmp_path / "out.txt").read_text()
+    assert "Ctrl-C: saving and stopping" in said
+    assert f"dist-train resume {run.path}" in said.splitlines()[-1]
+    saved = newest_step(run)
+    assert saved is not None
+    assert saved % 50, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
+    assert [event["step"] for event in stopped.events("preempted")] == [saved]
+    assert nothing_left(stopped.run_id)
+    resumed = launch_cli(["resume", "stopped"], cwd=tmp_path, timeout_s=90)
+    assert resumed.code == 0, resumed
+    assert f"resumed from step {saved}" in resumed.stdout
+    assert stopped.hashes == undisturbed.hashes
+
+
+def test_a_time_limit_saves_and_leaves_75(tmp_path: Path) -> None:
+    stopped = start(tmp_path, "limited", "--time", "0:08", *SHAPE, LONG[0], "trainer.steps=100000")
+    assert stopped.cli.code == 75, stopped.cli
+    assert "time limit: saving and stopping" in stopped.cli.stderr
+    assert len(stopped.events("preempted")) == 1
+
+
+def test_a_cancelled_run_saves_ends_with_77_and_says_so(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "cancelled")
+    command = begin(tmp_path, "cancelled", *SHAPE, LONG[0], "trainer.steps=100000")
+    try:
+        wait_for_step(run, 7)
+        cancelled = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
+        assert cancelled.code == 0, cancelled
+        assert command.wait(timeout=30) == 77
+    finally:
+        command.kill()
+        command.wait()
+    status = launch_cli(["status", "cancelled", "--exit-code"], cwd=tmp_path, timeout_s=30)
+    assert status.code == 77, status
+    again = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=30)
+    assert again.code == 0, again
+
+
+def test_a_script_that_does_not_take_part_is_interrupted_and_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    polite, deaf = tmp_path / "polite.py", tmp_path / "deaf.py"
+    mark = f"open({str(tmp_path)!r} + '/up-' + os.environ['RANK'], 'w').close()"
+    waits = f"import os, time\n{mark}\ntime.sleep(600)\n"
+    polite.write_text(waits)
+    deaf.write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + waits)
+    for script, presses in ((polite, 1), (deaf, 2)):
+        for rank in (0, 1):
+            (tmp_path / f"up-{rank}").unlink(missing_ok=True)
+        command = begin(tmp_path, script.stem, "--gpus-per-node", 2, script)
+        try:
+            wait_for(lambda: all((tmp_path / f"up-{rank}").exists() for rank in (0, 1)), "ranks at work")
+            began = time.monotonic()
+            for _ in range(presses):
+                os.kill(command.pid, signal.SIGINT)
+                time.sleep(0.3)
+            assert command.wait(timeout=20) == 130, (tmp_path / "out.txt").read_text()
+            assert time.monotonic() - began < 10
+        finally:
+            command.kill()
+            command.wait()
+        finished = Finished(None, RunDir(tmp_path / "runs" / script.stem))  # type: ignore[arg-type]
+        assert nothing_left(finished.run_id)
