@@ -155,7 +155,7 @@ class CheckpointManager:
         path = self.directory / step_name(step)
         committed = Committed(step=step, path=path, seconds=time.perf_counter() - started, **hashes)
         if control.is_main:
-            logger.info("step %s saved in %.2f s: %s", step, committed.seconds, path)
+            logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, path)
             if self._on_commit is not None:
                 self._on_commit(committed)
         return committed
@@ -214,7 +214,7 @@ class CheckpointManager:
         answer = on_rank_zero(control, choose)
         if answer is None:
             if control.is_main:
-                logger.info("no checkpoint in %s: beginning at step 0", self.directory)
+                logger.debug("no checkpoint in %s: beginning at step 0", self.directory)
             return None
         return self._restore(state, answer, chosen)
 
@@ -263,7 +263,7 @@ class CheckpointManager:
     def _tell_differences(self, loaded: Loaded) -> None:
         here = determinism_facts() if self._determinism is None else dict(self._determinism)
         there = loaded.manifest.determinism
-        logger.info("restored %s", loaded.path)
+        logger.debug("restored %s", loaded.path)
         for key in sorted(set(here) & set(there)):
             if here[key] != there[key]:
                 logger.warning(
