@@ -26,7 +26,8 @@ def main() -> None:
     """Install into a fresh venv and write down what came."""
     with tempfile.TemporaryDirectory(prefix="dist-train-constraints-") as folder:
         venv.create(folder, with_pip=True)
-        pip = [str(Path(folder, "bin", "python")), "-m", "pip", "--disable-pip-version-check"]
+        python = str(Path(folder, "bin", "python"))
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "--require-virtualenv"]
         print("[make] installing the newest of everything into a fresh venv (some minutes)", file=sys.stderr)
         subprocess.run([*pip, "install", "-qq", TORCH], check=True)
         # Named again, so that the resolver cannot move it.

@@ -1,6 +1,7 @@
 """What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
 
---fast: unit and architecture only, without the tests that start several processes. --lint: ruff and mypy only. --proof: the long proofs alone.
+--fast: unit and architecture only, without the tests that start several processes.
+--lint: ruff and mypy only. --proof: the long proofs alone.
 Words after `--` go to pytest.
 """
 

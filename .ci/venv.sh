@@ -7,11 +7,21 @@ set -eu
 cd "$(dirname "$0")/.."
 python=$1 venv=$2 stage=$3
 log=$venv/install.log
+# Whatever happens below: pip itself refuses to install outside a virtual environment.
+export PIP_REQUIRE_VIRTUALENV=1
 
 say() { echo "[make] $*" >&2; }
 fail() { say "$@"; exit 1; }
 wanted() { pwd; cksum pyproject.toml constraints.txt; }
 is_done() { [ -f "$venv/.stamp-$1" ] && [ "$(cat "$venv/.stamp-$1")" = "$(wanted)" ]; }
+
+# A venv that lost its pyvenv.cfg still has a python that runs: the machine's own, with its own packages.
+works() {
+    [ -f "$venv/pyvenv.cfg" ] && "$venv/bin/python" - "$venv" <<'EOF' >/dev/null 2>&1
+import os, sys, pip
+sys.exit(not (sys.prefix != sys.base_prefix and os.path.samefile(sys.prefix, sys.argv[1])))
+EOF
+}
 
 check_python() {
     if ! command -v "$python" >/dev/null 2>&1; then
@@ -67,6 +77,7 @@ install_venv_package() {
 # install STAGE WHAT SENTENCE
 install() {
     if is_done "$1"; then return; fi
+    works || fail "$venv is no working virtual environment; remove it and run make again"
     say "$3"
     rm -f "$venv/.stamp-$1"
     : >"$venv/.begun"
@@ -86,7 +97,7 @@ if [ -e "$venv" ]; then
     moved=false
     if [ -f "$venv/.stamp-run" ] && [ "$(head -n 1 "$venv/.stamp-run")" != "$(pwd)" ]; then moved=true; fi
     # A venv made by hand, which works, is used; only ours, or one without pip, is thrown away.
-    if [ -e "$venv/.begun" ] || $moved || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    if [ -e "$venv/.begun" ] || $moved || ! works; then
         if $moved; then say "removing $venv: it was made for another place"; else say "removing the half-made $venv"; fi
         # bin first: should this be interrupted, what is left has no pip and is removed next time.
         rm -rf "$venv/bin" "$venv"
