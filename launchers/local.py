@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -44,6 +44,12 @@ class LocalLauncher:
 
     name = "local"
     Options = Options
+    # Common options without a meaning here, each with the reason.
+    refuses: ClassVar[dict[str, str]] = {
+        "mem": "nothing limits the memory of processes on this machine",
+        "cpus_per_gpu": "nothing binds processes to cores on this machine; see threads_per_rank",
+        "interface": "the simulated nodes talk over 127.0.0.1",
+    }
 
     def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
         """One command with its environment per simulated node."""

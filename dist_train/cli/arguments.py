@@ -85,6 +85,9 @@ def option_groups() -> list[OptionGroup]:
     run = [
         _value("--init-method", help="How the ranks' group meets.  [default: env://]", metavar="URL"),
         _value("--env", help="A variable for every rank; no secrets.", metavar="K=V"),
+        _value(
+            "--secret", help="A variable whose value stays in the environment, in no file.", metavar="NAME"
+        ),
         _value("--interface", help="Network interface or CIDR between the nodes.", metavar="NAME"),
         _value("--show-ranks", help="Whose stdout to show: 0, all, or 0,3.  [default: 0]", metavar="RANKS"),
         _value("--run-id", help="", hidden=True),

@@ -60,6 +60,7 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
     _refuse_foreign_options(words, groups, launch.launcher)
     launcher = registry.load("launchers", launch.launcher)
     assert isinstance(launcher, Launcher)
+    _refuse_without_meaning(words, launcher)
     _own_config(launch, launcher)
     device, gpus, said = _device(words, launch)
     procs = launch.gpus_per_node or (max(1, len(gpus) // launch.nodes) if device == "cuda" else 1)
@@ -80,6 +81,7 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
         restart_on=launch.restart_on,
         init_method=launch.init_method,
         env=_environment(words, launch),
+        secrets=_secrets(words),
         time_limit_s=seconds(launch.time) if launch.time else None,
         grace_s=config.resilience.grace_s if config else 30.0,
         show_ranks=_show_ranks(words),
@@ -216,6 +218,17 @@ def _refuse_foreign_options(words: Words, groups: list[OptionGroup], launcher: s
                 )
 
 
+def _refuse_without_meaning(words: Words, launcher: Launcher) -> None:
+    """A common option that this launcher cannot honour is refused, never ignored."""
+    for name, why in getattr(launcher, "refuses", {}).items():
+        if name in words.options:
+            raise UsageError(
+                f"{words.typed[name]} means nothing to the {launcher.name} launcher",
+                cause=why,
+                mend="drop it; in a config's launch section it may stay, for the other launchers",
+            )
+
+
 def _belongs(name: str, groups: list[OptionGroup], launcher: str) -> bool:
     return any(
         group.launchers is not None
@@ -317,6 +330,18 @@ def _environment(words: Words, launch: LaunchConfig) -> tuple[tuple[str, str], .
         if typed.setdefault(name, value) != value:
             raise UsageError(f"--env {name} is given twice: {typed[name]} and {value}", mend="give it once")
     return tuple(sorted({**launch.env, **typed}.items()))
+
+
+def _secrets(words: Words) -> tuple[str, ...]:
+    """Names alone; a secret that is not there is found now, not by a rank."""
+    names = tuple(dict.fromkeys(words.options.get("secret", ())))
+    for name in names:
+        if name not in os.environ:
+            raise ConfigError(
+                f"--secret {name}: the environment has no variable of this name",
+                mend=f"export {name}=… in this shell first; its value is written nowhere",
+            )
+    return names
 
 
 def _show_ranks(words: Words) -> str:

@@ -39,6 +39,7 @@ class JobSpec:
     restart_on: Literal["crash", "any"] = "crash"
     init_method: str = "env://"
     env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()  # names only: the values stay in the environment
     time_limit_s: int | None = None
     grace_s: float = 30.0
     show_ranks: str = "0"
@@ -66,6 +67,7 @@ class JobSpec:
         target["args"] = tuple(target.get("args", ()))
         known["run_dir"] = Path(known["run_dir"])
         known["gpus"] = tuple(known.get("gpus", ()))
+        known["secrets"] = tuple(known.get("secrets", ()))
         for name in ("env", "resources"):
             known[name] = tuple((str(key), str(value)) for key, value in known.get(name, ()))
         return cls(target=Target(**target), **known)

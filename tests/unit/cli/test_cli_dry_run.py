@@ -149,3 +149,25 @@ def test_help_after_a_script_or_module_is_theirs(here: Path, dist_train: Any, wo
     (here / "train").write_text("")
     said = dist_train("launch", "--dry-run", *words)
     assert plan_of(said.out)["spec"]["target"]["args"] == ["--help"]
+
+
+def test_a_secret_is_handed_over_by_name_alone(
+    here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-4711")
+    said = dist_train("launch", DIGITS, "--secret", "HF_TOKEN", "--dry-run")
+    assert plan_of(said.out)["spec"]["secrets"] == ["HF_TOKEN"]
+    assert "canary-4711" not in said.out + said.err
+    monkeypatch.delenv("HF_TOKEN")
+    said = dist_train("launch", DIGITS, "--secret", "HF_TOKEN", "--dry-run")
+    assert said.code == 78
+    assert "--secret HF_TOKEN: the environment has no variable" in said.err
+
+
+@pytest.mark.parametrize("words", [("--mem", "8G"), ("--cpus-per-gpu", "2"), ("--interface", "eth0")])
+def test_what_the_local_launcher_cannot_honour_is_refused(
+    here: Path, dist_train: Any, words: tuple[str, str]
+) -> None:
+    said = dist_train("launch", DIGITS, *words, "--dry-run")
+    assert said.code == 2
+    assert f"{words[0]} {words[1]} means nothing to the local launcher" in said.err
