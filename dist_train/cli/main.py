@@ -73,11 +73,11 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dist-train")
 def cli() -> None:
-    """The same PyTorch job on this machine, on Slurm and on Kubernetes, and never silently wrong.
+    """Distributed PyTorch training: the same job everywhere, and never silently wrong.
 
     \b
     dist-train launch examples/digits.yaml --nodes 2 --gpus-per-node 4
-    dist-train launch train.py --gpus-per-node 2 --lr 0.1        (words after the script are the script's)
+    dist-train launch --gpus-per-node 2 train.py --lr 0.1    (words after the script are the script's)
     """
 
 
