@@ -80,7 +80,7 @@ class Node:
     def __init__(self, told: Settings) -> None:
         self._told = told
         self._console = Console(told.host, told.show_ranks)
-        self._stopping = Stopping(told.grace_s)
+        self._stopping = Stopping(told.grace_s, reads_the_flag=told.kind == "config")
         self._asked: str | None = None
         self._me = Identity(told.run_id, _run_key(told))
         self._link: Link | None = None

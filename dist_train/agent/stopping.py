@@ -16,15 +16,18 @@ from dist_train.agent.workers import Rank, Workers
 from dist_train.rundir.board import NO_STEP, Board
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGUSR2})
-# A script that does not read the flag is interrupted (SIGINT) after this long.
+# A script that does not read the flag is interrupted (SIGINT) after this long; one that has only
+# just started may still be importing what reads it. Our own trainer always comes to read it.
 _SUBSCRIBE_S = 1.0
+_STARTING_S = 5.0
 
 
 class Stopping:
     """One node's stop: asked by a signal here, or by node 0 for all nodes."""
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, reads_the_flag: bool = False) -> None:
         self._grace_s = grace_s
+        self._reads_the_flag = reads_the_flag
         self._lock = threading.Lock()
         self._board: Board | None = None
         self._workers: Workers | None = None
@@ -62,7 +65,7 @@ class Stopping:
         if self._asked_at is None or self._workers is None or self._board is None:
             return
         waited = time.monotonic() - self._asked_at
-        if waited >= _SUBSCRIBE_S:
+        if waited >= _SUBSCRIBE_S and not self._reads_the_flag:
             self._interrupt_deaf(self._workers, self._board)
         if waited >= self._grace_s:
             for rank in self._workers.ranks:
@@ -73,8 +76,9 @@ class Stopping:
 
     def _interrupt_deaf(self, workers: Workers, board: Board) -> None:
         for rank in workers.ranks:
+            starting = time.monotonic() - rank.started_at < _STARTING_S
             deaf = board.read(rank.local_rank).pid == 0 and not rank.interrupted
-            if deaf and rank.returncode is None and rank.overdue is None:
+            if deaf and not starting and rank.returncode is None and rank.overdue is None:
                 rank.interrupted = True
                 os.kill(rank.process.pid, signal.SIGINT)
 

@@ -39,6 +39,7 @@ class Rank:
     process: subprocess.Popen[bytes]
     error_file: Path
     log: RankLog
+    started_at: float = field(default_factory=time.monotonic)
     returncode: int | None = None  # as subprocess has it: negative for a signal
     ended_by_us: bool = False  # killed because the attempt had failed already
     interrupted: bool = False  # it does not read the stop flag: told to stop by SIGINT

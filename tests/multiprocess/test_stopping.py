@@ -53,6 +53,12 @@ def test_a_time_limit_saves_and_leaves_75(tmp_path: Path) -> None:
     assert len(stopped.events("preempted")) == 1
 
 
+@pytest.mark.parametrize("seconds", [1, 3])
+def test_a_stop_while_agents_or_ranks_start_is_kept_and_obeyed(tmp_path: Path, seconds: int) -> None:
+    stopped = start(tmp_path, "early", "--time", f"0:0{seconds}", *SHAPE, LONG[0], "trainer.steps=100000")
+    assert stopped.cli.code == 75, stopped.cli
+
+
 def test_a_cancelled_run_saves_ends_with_77_and_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "cancelled")
     command = begin(tmp_path, "cancelled", *SHAPE, LONG[0], "trainer.steps=100000")
