@@ -26,6 +26,7 @@ RDZV = "DIST_TRAIN_RDZV"
 INTERFACE = "DIST_TRAIN_INTERFACE"
 GRACE_S = "DIST_TRAIN_GRACE_S"
 MAX_RESTARTS = "DIST_TRAIN_MAX_RESTARTS"
+JOIN_TIMEOUT_S = "DIST_TRAIN_JOIN_TIMEOUT_S"  # how long node 0 waits for the others
 JOB = "DIST_TRAIN_JOB"  # names the verdict file: one per start of the job by its launcher
 # Agent -> worker, besides torchrun's own.
 ATTEMPT = "DIST_TRAIN_ATTEMPT"

@@ -93,7 +93,6 @@ class NodeAgent(LocalElasticAgent):
                     environ,
                     error_file,
                     log,
-                    None,
                 )
             )
         self._console.attach([rank.log for rank in ranks])

@@ -57,8 +57,11 @@ def main(argv: Sequence[str]) -> None:
 
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                pass  # the terminal is gone; the code must still be told
         # torch's store threads must not hold the exit up.
         os._exit(code)
 

@@ -8,6 +8,7 @@ is that it used no processor time.
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from dist_train.agent import bounds
@@ -40,12 +41,10 @@ class Outlived:
             self._cpu_s = {rank.rank: cpu_seconds(rank.process.pid) for rank in alive}
 
     def _end_idle(self, alive: list[Rank]) -> None:
-        import signal
-
         for rank in alive:
             if cpu_seconds(rank.process.pid) - self._cpu_s.get(rank.rank, 0.0) < _IDLE_CPU_S:
                 rank.overdue = f"idle for {self._bound_s:g} s after another rank had finished"
-                os.kill(rank.process.pid, signal.SIGKILL)
+                rank.send(signal.SIGKILL)
 
 
 def cpu_seconds(pid: int) -> float:

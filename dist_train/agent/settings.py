@@ -16,8 +16,6 @@ from dist_train.agent.endpoint import Endpoint
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
 
-JOIN_TIMEOUT = "DIST_TRAIN_JOIN_TIMEOUT_S"
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -81,7 +79,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
         max_restarts=int(environ.get(env.MAX_RESTARTS, "3")),
         restart_on=options.restart_on,
         grace_s=float(environ.get(env.GRACE_S, str(bounds.TERM_TO_KILL_S))),
-        join_s=float(environ.get(JOIN_TIMEOUT, str(bounds.JOIN_S))),
+        join_s=float(environ.get(env.JOIN_TIMEOUT_S, str(bounds.JOIN_S))),
         show_ranks=options.show_ranks,
         accept_code_change=options.accept_code_change,
         parent_pid=options.parent_pid,

@@ -6,7 +6,6 @@ signal sent to every process of a step harms nobody, and one that comes during s
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -72,7 +71,7 @@ class Stopping:
                 if rank.returncode is None and rank.overdue is None:
                     rank.overdue = f"did not stop within the grace of {self._grace_s:g} s"
                     rank.interrupted = False
-                    os.kill(rank.process.pid, signal.SIGKILL)
+                    rank.send(signal.SIGKILL)
 
     def _interrupt_deaf(self, workers: Workers, board: Board) -> None:
         for rank in workers.ranks:
@@ -80,7 +79,7 @@ class Stopping:
             deaf = board.read(rank.local_rank).pid == 0 and not rank.interrupted
             if deaf and not starting and rank.returncode is None and rank.overdue is None:
                 rank.interrupted = True
-                os.kill(rank.process.pid, signal.SIGINT)
+                rank.send(signal.SIGINT)
 
 
 def wait_for_signals(on_signal: Callable[[str], None]) -> None:

@@ -46,6 +46,18 @@ class Rank:
     overdue: str | None = None  # killed because it broke a bound, and which
     stderr_tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
 
+    def send(self, number: int) -> None:
+        """Signal the rank itself, not its children; nothing when it has just ended."""
+        if self.returncode is None:
+            _quietly(lambda: os.kill(self.process.pid, number))
+
+    def end_group(self) -> None:
+        """SIGKILL the rank's process group: itself and its loader workers.
+
+        Only before it is reaped: until then its number cannot belong to anybody else.
+        """
+        _quietly(lambda: os.killpg(self.process.pid, signal.SIGKILL))
+
     def error_record(self) -> dict[str, object] | None:
         """What boot.py wrote of the rank's exception, if it lived to write it."""
         try:
@@ -62,14 +74,12 @@ def start_rank(
     environ: Mapping[str, str],
     error_file: Path,
     log: RankLog,
-    cwd: str | None,
 ) -> Rank:
     """Start one rank; the only place that knows how. Call it from the main thread."""
     argv = [sys.executable, "-u", "-P", "-m", "dist_train.agent.boot", str(os.getpid()), *target]
     process = subprocess.Popen(
         argv,
         env=dict(environ),
-        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -89,7 +99,6 @@ class Workers:
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
         self._partial: dict[int, bytes] = {}
-        self._lock = threading.Lock()
         for rank in self.ranks:
             self._watch(rank)
         self._thread = threading.Thread(target=self._loop, name="agent-workers", daemon=True)
@@ -100,23 +109,18 @@ class Workers:
         """Whether every rank has ended."""
         return all(rank.returncode is not None for rank in self.ranks)
 
-    def signal(self, number: int, only: Callable[[Rank], bool] = lambda rank: True) -> None:
-        """Send a signal to the rank processes themselves (not to their children)."""
-        for rank in self.ranks:
-            if rank.returncode is None and only(rank):
-                _quietly(lambda rank=rank: os.kill(rank.process.pid, number))  # type: ignore[misc]
-
     def kill(self, dump_stacks: bool) -> None:
         """End every rank and what it started: stacks to their logs first, then SIGKILL, then reap."""
         alive = [rank for rank in self.ranks if rank.returncode is None]
         for rank in alive:
             rank.ended_by_us = True
         if dump_stacks and alive:
-            self.signal(signal.SIGUSR1)
+            for rank in alive:
+                rank.send(signal.SIGUSR1)
             self._wait_ended(bounds.STACK_DUMP_S / 4)
         for rank in self.ranks:
-            # Also the groups of ranks that have ended: their loader workers may live on.
-            _quietly(lambda rank=rank: os.killpg(rank.process.pid, signal.SIGKILL))  # type: ignore[misc]
+            if rank.returncode is None:
+                rank.end_group()
         if not self._wait_ended(bounds.PROCESS_DEATH_S):
             left = [str(rank.process.pid) for rank in self.ranks if rank.returncode is None]
             self._console.note(
@@ -179,6 +183,7 @@ class Workers:
                 self._read(kind, rank, key.fd, stream)
         self._forget(descriptor)
         os.close(descriptor)
+        rank.end_group()
         rank.returncode = rank.process.wait()
         self._on_exit(rank)
 
@@ -220,5 +225,5 @@ def _quietly(call: Callable[[], object]) -> None:
     """For signals and limits that may come too late: the process has gone."""
     try:
         call()
-    except (ProcessLookupError, PermissionError, OSError):
+    except OSError:
         pass

@@ -114,7 +114,7 @@ def agent(run: RunDir, node: int, rdzv: str, join_s: float) -> tuple[int, str, f
         env.NPROC_PER_NODE: "1",
         env.NODE_RANK: str(node),
         env.RDZV: rdzv,
-        "DIST_TRAIN_JOIN_TIMEOUT_S": str(join_s),
+        env.JOIN_TIMEOUT_S: str(join_s),
     }
     began = time.monotonic()
     done = subprocess.run(
