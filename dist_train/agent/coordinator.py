@@ -40,14 +40,21 @@ _ENDED_BY_TERM = 128 + signal.SIGTERM
 class Recorder(Protocol):
     """What node 0 writes into the run directory."""
 
-    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
-        """Take the attempt's number; raises ConfigError where the code has changed."""
+    def begin_attempt(self, nodes: list[dict[str, str]], fingerprint: dict[str, str]) -> int:
+        """Take the attempt's number; raises ConfigError where the code has changed.
+
+        Args:
+            nodes: per node its host, and what the scheduler said of it.
+        """
 
     def first_failure(self, failure: Failure) -> None:
         """The first report of an attempt has come in."""
 
     def decide(self, failure: Failure, stopping: bool) -> Decision:
         """Apply the restart rule to the run's history."""
+
+    def decide_stop(self) -> Decision:
+        """What a stop without a failure comes to: 75, or 76 where going on has not helped."""
 
     def ended(self, verdict: Verdict, failure: Failure | None) -> None:
         """Write the verdict, the failure and the events."""
@@ -174,6 +181,13 @@ class Coordinator:
         if strangers:
             names = ", ".join(f"node {j.node} ({j.host})" for j in strangers)
             return self._refuse(f"the run directory is not shared by {names}")
+        deaf = [join for join in self._joins.values() if join.loopback]
+        if deaf and len({join.machine for join in self._joins.values()}) > 1:
+            names = ", ".join(f"{join.machine} -> {join.loopback} on node {join.node}" for join in deaf)
+            return self._refuse(
+                f"a machine's own name resolves to a loopback address there ({names}): ranks elsewhere could "
+                "not reach its ranks; name the network between the nodes with --interface NAME or CIDR"
+            )
         reference = self._joins[0].fingerprint
         for join in self._joins.values():
             different = [key for key, value in join.fingerprint.items() if reference.get(key) != value]
@@ -206,8 +220,10 @@ class Coordinator:
         return replace(failure, host=join.host if join else "", local_rank=local_rank)
 
     def _begin(self) -> list[Send]:
-        hosts = [self._joins[node].host for node in range(self.nodes)]
-        attempt = self._recorder.begin_attempt(hosts, self._joins[0].fingerprint)
+        joins = [self._joins[node] for node in range(self.nodes)]
+        hosts = [join.host for join in joins]
+        nodes = [{"host": join.host, "machine": join.machine, **join.scheduler} for join in joins]
+        attempt = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
         address, port = self._open_store()
         self.phase = "running"
         for box in (self._done, self._exited, self._exited_before_failure):
@@ -262,16 +278,21 @@ class Coordinator:
             why = "stopped; the script does not take part in saving (see run.should_stop)"
             return self._end(Verdict("exit", _ENDED_BY_TERM, why), None)
         if ExitCode.PREEMPTED in codes:
-            return self._end(Verdict("exit", ExitCode.PREEMPTED, "saved and stopped"), None)
+            return self._end_stopped()
         return self._end(Verdict("exit", ExitCode.OK, "done"), None)
+
+    def _end_stopped(self) -> list[Send]:
+        decision = self._recorder.decide_stop()
+        return self._end(Verdict("exit", decision.exit_code, decision.why), None)
 
     def _on_stop(self, asked: StopAsked) -> list[Send]:
         if self.stopping is not None:
             return []
         self.stopping = asked.reason
         if self.phase == "joining":
-            code = ExitCode.CANCELLED if asked.reason == CANCEL else ExitCode.PREEMPTED
-            return self._end(Verdict("exit", code, "stopped before it began"), None)
+            if asked.reason != CANCEL:
+                return self._end_stopped()
+            return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled before it began"), None)
         return self._to_all(asked)
 
     def _missing(self) -> list[int]:

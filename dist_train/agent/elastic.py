@@ -29,6 +29,7 @@ from dist_train.agent.link import Link
 from dist_train.agent.messages import NodeDone, NodeFailed, NodeStopped, RankExited, Start
 from dist_train.agent.outlive import Outlived
 from dist_train.agent.rendezvous import NodeRendezvous
+from dist_train.agent.secret_values import read_secrets
 from dist_train.agent.settings import Settings
 from dist_train.agent.stopping import Stopping
 from dist_train.agent.workers import Rank, Workers, start_rank
@@ -134,6 +135,10 @@ class NodeAgent(LocalElasticAgent):
             "TORCHELASTIC_USE_AGENT_STORE": settings.init_method == "env://",
         }
         environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        if settings.address.interface is not None:
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                environ.setdefault(name, settings.address.interface)
+        environ |= read_secrets(settings.run)
         return environ | facts.to_environ() | {name: str(value) for name, value in torchrun.items()}
 
     def _rank_ended(self, rank: Rank) -> None:

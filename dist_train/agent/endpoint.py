@@ -35,10 +35,10 @@ class Endpoint:
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Raises ConfigError for anything but the three forms."""
+        if text.startswith("file:///"):
+            return cls(file=Path(text.removeprefix("file://")))  # a path as it is, `#` and `%` included
         url = urlsplit(text)
         try:
-            if url.scheme == "file" and url.path:
-                return cls(file=Path(url.path))
             if url.scheme == "tcp" and url.hostname and url.port is not None:
                 handed = parse_qs(url.query).get("fd")
                 return cls(url.hostname, url.port, int(handed[0]) if handed else None)

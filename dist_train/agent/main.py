@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dist_train.agent import bounds, settings
+from dist_train.agent.address import own_loopback
 from dist_train.agent.boot import die_with_parent
 from dist_train.agent.console import Console
 from dist_train.agent.coordinator import CANCEL, Coordinator, Send, Timing
@@ -21,7 +23,7 @@ from dist_train.agent.fingerprint import fingerprint
 from dist_train.agent.hello import Identity
 from dist_train.agent.link import Link
 from dist_train.agent.messages import Bye, Join, StopAsked, Verdict, Waiting
-from dist_train.agent.recorder import RunRecorder
+from dist_train.agent.recorder import RunRecorder, write_verdict
 from dist_train.agent.server import Server
 from dist_train.agent.settings import Settings
 from dist_train.agent.stopping import Stopping, wait_for_signals
@@ -39,6 +41,7 @@ _NONCE_TRIES_S = 10.0
 def main(argv: Sequence[str]) -> None:
     """Run one agent; does not return."""
     code = int(ExitCode.INTERNAL)
+    told: Settings | None = None
     try:
         told = settings.read(argv)
         if told.parent_pid is not None:
@@ -49,6 +52,8 @@ def main(argv: Sequence[str]) -> None:
     except DistTrainError as error:
         print(f"error: {error}", file=sys.stderr)
         code = int(error.exit_code)
+        if told is not None and told.node == 0 and told.launcher != "local":
+            _tell_launcher(told, code, error.what)
     except KeyboardInterrupt:
         code = int(ExitCode.INTERRUPTED)
     except BaseException:
@@ -64,6 +69,14 @@ def main(argv: Sequence[str]) -> None:
                 pass  # the terminal is gone; the code must still be told
         # torch's store threads must not hold the exit up.
         os._exit(code)
+
+
+def _tell_launcher(told: Settings, code: int, why: str) -> None:
+    """Node 0 ends before any attempt: without a verdict its launcher would take it for lost."""
+    try:
+        write_verdict(told, code, why)
+    except OSError as error:
+        print(f"[dist-train] the verdict could not be written: {error}", file=sys.stderr)
 
 
 def _log_to_file(told: Settings) -> None:
@@ -131,7 +144,8 @@ class Node:
         write_bytes_atomic(self._nonce_file(), nonce.encode())
         timing = Timing(join_s=told.join_s)
         coordinator = Coordinator(told.nodes, nonce, recorder, self._open_store, time.monotonic, timing)
-        listener = told.endpoint.listen(told.host)
+        logger.info("the other nodes are told %s (%s)", told.address.host, told.address.why)
+        listener = told.endpoint.listen(told.address.host)
         self._port = listener.getsockname()[1]
         self._server = Server(
             listener, self._me, coordinator, lambda error: self._give_up(coordinator, recorder, error)
@@ -158,7 +172,7 @@ class Node:
 
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch lists it in no __all__
 
-        host = self._told.endpoint.host or self._told.host
+        host = self._told.endpoint.host or self._told.address.host
         timeout = timedelta(seconds=bounds.STORE_CALL_S)
         store = TCPStore(host, 0, None, True, timeout, wait_for_workers=False)
         self._store = store
@@ -189,7 +203,14 @@ class Node:
             self._told.procs,
             self._read_nonce(),
             fingerprint(self._told),
+            socket.gethostname(),
+            "" if self._binds_itself() else own_loopback(),
+            settings.scheduler_facts(os.environ),
         )
+
+    def _binds_itself(self) -> bool:
+        """Whether gloo is told its interface, so that the machine's own name does not matter."""
+        return self._told.address.interface is not None or "GLOO_SOCKET_IFNAME" in os.environ
 
     def _nonce_file(self) -> Path:
         return self._told.run.control / f"nonce-{self._told.job}"

@@ -9,7 +9,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Join:
-    """A node is ready for the next attempt."""
+    """A node is ready for the next attempt.
+
+    `machine` is the kernel's host name, `host` what the cluster calls the node; `loopback` the
+    loopback address that the machine's own name resolves to there, if it does; `scheduler` what the
+    cluster said of the node.
+    """
 
     node: int
     host: str
@@ -17,6 +22,9 @@ class Join:
     procs: int
     nonce: str
     fingerprint: dict[str, str]
+    machine: str = ""
+    loopback: str = ""
+    scheduler: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

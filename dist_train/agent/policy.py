@@ -17,8 +17,8 @@ NO_PROGRESS_ATTEMPTS = 3
 class History:
     """What is known of the run's past when an attempt has failed.
 
-    `committed` holds, for each failed attempt so far (this one included), the newest committed
-    step at its end; None where the run keeps no checkpoints.
+    `committed` holds, for each attempt so far that failed or was stopped (this one included), the
+    newest committed step at its end; None where the run keeps no checkpoints.
     """
 
     restarts: int
@@ -48,21 +48,29 @@ def decide(
         return _give_up(failure, "restarts are off (--max-restarts 0)")
     if history.restarts >= max_restarts:
         return _give_up(failure, f"all {max_restarts} restarts are used up")
-    if history.keeps_checkpoints and _stuck(history.committed):
-        return Decision(
-            False,
-            ExitCode.NO_PROGRESS,
-            f"no newer committed step in {NO_PROGRESS_ATTEMPTS} attempts (still {history.committed[-1]})",
-        )
+    if is_stuck(history):
+        return Decision(False, ExitCode.NO_PROGRESS, _stuck_words(history))
     if failure.cls == "node_lost":
         return Decision(False, ExitCode.ATTEMPT_LOST, "a node was lost")
     return Decision(True, code, f"restart {history.restarts + 1} of {max_restarts}")
+
+
+def decide_stop(history: History) -> Decision:
+    """After a stop that all ranks obeyed: run me again (75), unless that has not helped lately (76)."""
+    if is_stuck(history):
+        return Decision(False, ExitCode.NO_PROGRESS, _stuck_words(history))
+    return Decision(False, ExitCode.PREEMPTED, "saved and stopped")
+
+
+def _stuck_words(history: History) -> str:
+    return f"no newer committed step in {NO_PROGRESS_ATTEMPTS} attempts (still {history.committed[-1]})"
 
 
 def _give_up(failure: Failure, why: str) -> Decision:
     return Decision(False, failure.exit_code, why)
 
 
-def _stuck(committed: tuple[int | None, ...]) -> bool:
-    last = committed[-NO_PROGRESS_ATTEMPTS:]
-    return len(last) == NO_PROGRESS_ATTEMPTS and len(set(last)) == 1
+def is_stuck(history: History) -> bool:
+    """Whether the last attempts have all ended at the same committed step."""
+    last = history.committed[-NO_PROGRESS_ATTEMPTS:]
+    return history.keeps_checkpoints and len(last) == NO_PROGRESS_ATTEMPTS and len(set(last)) == 1

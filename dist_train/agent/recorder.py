@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from dataclasses import replace
 
 from dist_train.agent import bounds
 from dist_train.agent.messages import Verdict
-from dist_train.agent.policy import Decision, History, decide
+from dist_train.agent.policy import Decision, History, decide, decide_stop
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
 from dist_train.jobs.owner import owner_lives
@@ -21,6 +22,13 @@ from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.25
+_OURS = range(66, 80)
+
+
+def write_verdict(settings: Settings, code: int, why: str = "") -> None:
+    """What the job's launcher reads: `control/verdict-<job>`, the code and, perhaps, the reason."""
+    text = f"{int(code)} {' '.join(why.split())}".strip()
+    write_bytes_atomic(settings.run.control / f"verdict-{settings.job}", f"{text}\n".encode())
 
 
 class RunRecorder:
@@ -46,7 +54,7 @@ class RunRecorder:
         self._poller.join(timeout=2.0)
         self._run.lease.unlink(missing_ok=True)
 
-    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
+    def begin_attempt(self, nodes: list[dict[str, str]], fingerprint: dict[str, str]) -> int:
         """Take the attempt's number; refuses changed code, and restarts that are used up."""
         self._account_for_lost_attempt()
         self._attempt = self._run.begin_attempt()
@@ -58,7 +66,8 @@ class RunRecorder:
             self._run,
             "attempt_started",
             self._attempt,
-            hosts=hosts,
+            hosts=[node["host"] for node in nodes],
+            nodes=nodes,
             job=self._settings.job,
             resume_step=newest_step(self._run),
         )
@@ -83,6 +92,10 @@ class RunRecorder:
         settings = self._settings
         return decide(failure, self._history(), settings.max_restarts, settings.restart_on, stopping)
 
+    def decide_stop(self) -> Decision:
+        """75, or 76 after three attempts that brought no newer committed step."""
+        return decide_stop(self._history())
+
     def ended(self, verdict: Verdict, failure: Failure | None) -> None:
         """Write failure.json, the event and, at the end, the verdict file."""
         if failure is not None:
@@ -95,9 +108,14 @@ class RunRecorder:
             append_event(self._run, "preempted", self._attempt, step=newest_step(self._run))
         elif verdict.exit_code != ExitCode.ATTEMPT_LOST:
             append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
-        write_bytes_atomic(
-            self._run.control / f"verdict-{self._settings.job}", f"{verdict.exit_code}\n".encode()
-        )
+        if verdict.exit_code not in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST):
+            self._run.secrets.unlink(missing_ok=True)
+        write_verdict(self._settings, self._code_for_launcher(verdict.exit_code, failure))
+
+    def _code_for_launcher(self, code: int, failure: Failure | None) -> int:
+        """A rank's own 66 to 79 must not mean to a scheduler's script what they mean among us."""
+        own = failure is not None and failure.source == "rank" and code in _OURS
+        return int(ExitCode.EARLY_EXIT) if own and self._settings.launcher != "local" else code
 
     def _write_failure(self, failure: Failure) -> None:
         where = self._run.path
@@ -116,20 +134,20 @@ class RunRecorder:
             rank=failure.rank if failure else None,
         )
 
-    def _restarts(self) -> list[int | None]:
-        """Committed step at each restart since the last submission (a resume begins a new count)."""
-        found: list[int | None] = []
-        for event in read_events(self._run):
-            if event["kind"] in ("submitted", "preempted"):
-                found = [] if event["kind"] == "submitted" else found
-            elif event["kind"] == "restarted":
-                found.append(event.get("committed"))
-        return found
-
     def _history(self) -> History:
-        past = self._restarts()
+        """Since the last submission: a resume begins a new count."""
+        restarts, committed = 0, list[int | None]()
+        for event in read_events(self._run):
+            match event["kind"]:
+                case "submitted":
+                    restarts, committed = 0, []
+                case "restarted":
+                    restarts += 1
+                    committed.append(event.get("committed"))
+                case "preempted":
+                    committed.append(event.get("step"))
         keeps = self._settings.kind == "config" or bool(committed_steps(self._run))
-        return History(len(past), (*past, newest_step(self._run)), keeps)
+        return History(restarts, (*committed, newest_step(self._run)), keeps)
 
     def _account_for_lost_attempt(self) -> None:
         """The last attempt has no end: its agent 0 was lost, and this start is a restart of it."""
@@ -190,7 +208,7 @@ class RunRecorder:
             write_json_atomic(
                 self._run.lease,
                 {
-                    "host": self._settings.host,
+                    "host": socket.gethostname(),
                     "pid": os.getpid(),
                     "job": self._settings.job,
                     "attempt": self._attempt,

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from dist_train import env
-from dist_train.agent import bounds
+from dist_train.agent import address, bounds
+from dist_train.agent.address import Address
 from dist_train.agent.endpoint import Endpoint
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
+
+_SCHEDULER_NAMES = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_NODEID", "SLURMD_NODENAME")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Settings:
     nodes: int
     procs: int
     endpoint: Endpoint
-    host: str
+    host: str  # what the cluster calls this node
+    address: Address
     device: str
     threads_per_rank: int
     init_method: str
@@ -72,7 +76,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
         nodes=int(_needed(environ, env.NNODES)),
         procs=int(_needed(environ, env.NPROC_PER_NODE)),
         endpoint=Endpoint.parse(_needed(environ, env.RDZV)),
-        host=socket.gethostname(),
+        host=_host(environ),
+        address=address.choose(environ),
         device=options.device,
         threads_per_rank=options.threads_per_rank,
         init_method=options.init_method,
@@ -122,6 +127,17 @@ def _node_rank(environ: Mapping[str, str]) -> int:
         if environ.get(name):
             return int(environ[name])
     return int(_needed(environ, env.NODE_RANK))
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    """On Slurm nodes are known by their NodeName, which need not be the machine's own name."""
+    by_slurm = environ.get("SLURMD_NODENAME") if environ.get(env.LAUNCHER) == "slurm" else None
+    return by_slurm or socket.gethostname()
+
+
+def scheduler_facts(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the cluster says of this node, for the run's events."""
+    return {name: environ[name] for name in _SCHEDULER_NAMES if name in environ}
 
 
 def _job(environ: Mapping[str, str]) -> str:

@@ -116,7 +116,15 @@ def _adapter_groups() -> list[OptionGroup]:
         for field_name, info in fields.items():
             extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
             flags = extra.get("flags") or ["--" + field_name.replace("_", "-")]
-            options.append(_value(*[str(flag) for flag in flags], field_name, help=info.description or ""))
+            if not isinstance(flags, list):
+                continue  # flags=False: for config files only
+            option = _value(
+                *[str(flag) for flag in flags],
+                field_name,
+                help=info.description or "",
+                metavar=str(extra["metavar"]) if "metavar" in extra else None,
+            )
+            options.append(option)
         if options:
             groups.append(OptionGroup(name.capitalize(), options, frozenset({name})))
     return groups
@@ -221,7 +229,7 @@ def _parse_options(
 
 
 # Options that are a list by nature.
-_REPEATABLE = ("env", "sbatch_arg", "secret")
+_REPEATABLE = ("env", "sbatch_arg", "secret", "setup")
 
 
 def _collapse(values: dict[str, list[Any]]) -> dict[str, Any]:

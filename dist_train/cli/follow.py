@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from dist_train.cli.runs import run_word
 from dist_train.errors import ExitCode
-from dist_train.jobs.launcher import JobHandle, Launcher
+from dist_train.jobs.launcher import Detached, JobHandle, Launcher
 from dist_train.rundir import RunDir
 from dist_train.rundir.failure import read_failure
 from dist_train.rundir.report import render_failure, render_result
@@ -18,7 +19,16 @@ def follow(launcher: Launcher, handle: JobHandle, run_dir: Path) -> int:
     """Wait for the end; the failure block (stderr) or the result table (stdout) comes last."""
     run = RunDir(run_dir)
     before = _stamp(run.failure)
-    code = launcher.wait(handle, str(run_dir))
+    try:
+        code = launcher.wait(handle, str(run_dir))
+    except Detached:
+        word = run_word(run)
+        click.echo(
+            f"\n[dist-train] detached: job {handle.id} goes on.\n"
+            f"  dist-train logs -f {word}\n  dist-train cancel {word}",
+            err=True,
+        )
+        return int(ExitCode.INTERRUPTED)
     report_end(run, code, failed_now=_stamp(run.failure) != before)
     return code
 

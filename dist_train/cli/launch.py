@@ -90,7 +90,7 @@ def finish_submission(launcher: Any, handle: JobHandle, run_dir: Path, detach: b
         detached = launcher.detach(handle, str(run_dir)) if hasattr(launcher, "detach") else handle
         if detached != handle:
             rename_handle(RunDir(run_dir), detached)
-        click.echo(detached.text)
+        click.echo(getattr(launcher, "detached_word", lambda handle: handle.text)(detached))
         return 0
     return follow(launcher, handle, run_dir)
 
@@ -131,8 +131,8 @@ def _prepare(request: Request) -> tuple[Request, Plan, bool]:
     run = RunDir(spec.run_dir)
     try:
         run.create()
-        if request.config_yaml is not None:
-            _write(run.config, request.config_yaml.encode())
+        if spec.config_yaml is not None:
+            _write(run.config, spec.config_yaml.encode())
         plan = request.launcher.plan(spec, request.options)
         write_plan(run, plan)
     except BaseException:
@@ -145,7 +145,7 @@ def _prepare(request: Request) -> tuple[Request, Plan, bool]:
 def write_plan(run: RunDir, plan: Plan) -> None:
     """The bytes that are submitted, as files."""
     run.plan.mkdir(mode=0o700, exist_ok=True)
-    for name, content in plan.files:
+    for name, content in (*plan.files, *plan.aside):
         _write(run.plan / name, content)
 
 

@@ -46,7 +46,6 @@ class Request:
     spec: JobSpec
     launcher: Launcher
     options: BaseModel
-    config_yaml: str | None
     stem: str
     notices: tuple[str, ...]
     fixed_dir: bool
@@ -90,12 +89,13 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
         resources=tuple(
             (k, str(v)) for k in ("mem", "cpus_per_gpu") if (v := getattr(launch, k)) is not None
         ),
+        config_yaml=config_yaml,
     )
     spec, fixed = _with_run_dir(spec, words)
     if gpus and device == "cuda":
         spec = replace(spec, gpus=tuple(gpu.uuid for gpu in gpus[: launch.nodes * procs]))
     options = _launcher_options(words, groups, launch, launcher)
-    return Request(spec, launcher, options, config_yaml, stem, (*notices, *said, *told), fixed)
+    return Request(spec, launcher, options, stem, (*notices, *said, *told), fixed)
 
 
 def _refuse_ambiguous(words: Words) -> None:

@@ -97,6 +97,7 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         procs_per_node=procs,
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
         accept_code_change=changes.accept_code_change,
+        config_yaml=opened.run.config.read_text(encoding="utf-8") if opened.run.config.is_file() else None,
         # Only a job that was given GPUs of this machine by name needs to be given them again.
         gpus=_gpus_again(old.gpus, nodes, procs) if old.gpus else (),
     )
@@ -158,7 +159,7 @@ def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:
 def _replace_plan(run: RunDir, plan: Plan) -> None:
     """plan/ holds the bytes that are submitted and no others."""
     write_plan(run, plan)
-    names = {name for name, _ in plan.files}
+    names = {name for name, _ in (*plan.files, *plan.aside)}
     for path in run.plan.iterdir():
         if path.is_file() and path.name not in names:
             path.unlink()

@@ -57,7 +57,8 @@ def find_run(name: str) -> RunDir:
         if run.is_run:
             return run
     for run in all_runs():
-        if _handle_of(run) == name:
+        handle = _handle_of(run)
+        if handle is not None and (handle == name or (name.isdigit() and JobHandle(handle).id == name)):
             return run
     near = difflib.get_close_matches(Path(name).name, [run.path.name for run in all_runs()], n=1)
     raise NotFoundError(

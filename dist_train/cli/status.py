@@ -40,7 +40,11 @@ class Status:
 
     @property
     def next(self) -> list[str]:
-        """Commands that make sense now."""
+        """Commands that make sense now: the scheduler's own first."""
+        return [*self.state.next, *self._next]
+
+    @property
+    def _next(self) -> list[str]:
         word = self.opened.word
         if self.state.phase in ("running", "requeued"):
             return [f"dist-train logs {word} --follow", f"dist-train cancel {word}"]

@@ -21,10 +21,12 @@ class Plan:
     launcher: str
     files: tuple[tuple[str, bytes], ...]
     summary: str
+    # Kept beside the files for the launcher's own submit; not itself submitted, and not printed by --dry-run.
+    aside: tuple[tuple[str, bytes], ...] = ()
 
     def file(self, name: str) -> bytes:
         """The content of one file of the plan; raises KeyError."""
-        return dict(self.files)[name]
+        return dict((*self.files, *self.aside))[name]
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,20 @@ class JobHandle:
 
 @dataclass(frozen=True)
 class JobState:
-    """Where a job is; `source` says who answered (squeue, lease, verdict, …)."""
+    """Where a job is; `source` says who answered (squeue, lease, verdict, …).
+
+    `next` holds commands of the scheduler's own that help in just this state.
+    """
 
     phase: Phase
     source: str
     detail: str = ""
     exit_code: int | None = None
+    next: tuple[str, ...] = ()
+
+
+class Detached(Exception):
+    """Raised by `wait` on Ctrl-C where the job does not depend on this process: it goes on."""
 
 
 @runtime_checkable
@@ -83,4 +93,4 @@ class Launcher(Protocol):
         """End the job; calling it again, or after the end, does nothing."""
 
     def wait(self, handle: JobHandle, run_dir: str) -> int:
-        """Follow the job to its end and return its exit code."""
+        """Follow the job to its end and return its exit code; may raise Detached."""

@@ -47,6 +47,9 @@ class JobSpec:
     accept_code_change: bool = False
     gpus: tuple[str, ...] = ()  # UUIDs, local launcher: node i gets the i-th procs_per_node of them
     resources: tuple[tuple[str, str], ...] = field(default=())
+    # The resolved config's text, for launchers whose plan carries it; the run directory's config.yaml
+    # is its one record, so `to_json` leaves it out.
+    config_yaml: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -56,6 +59,7 @@ class JobSpec:
     def to_json(self) -> dict[str, Any]:
         """As JSON for job.json."""
         record = asdict(self)
+        del record["config_yaml"]
         record["run_dir"] = str(self.run_dir)
         return record
 

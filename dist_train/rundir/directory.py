@@ -76,6 +76,11 @@ class RunDir:
         return self.path / "control"
 
     @property
+    def secrets(self) -> Path:
+        """Values of --secret (0600) for launchers whose nodes do not inherit them; gone when the run ends."""
+        return self.control / "secrets"
+
+    @property
     def attempts(self) -> Path:
         """One folder per attempt, made exclusively by agent 0: this numbers the attempts."""
         return self.path / "attempts"

@@ -7,13 +7,13 @@ from pathlib import Path
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.result import Result
 
-_RULE = "─" * 78
+RULE = "─" * 78
 
 
 def render_failure(failure: Failure, exit_code: int) -> str:
     """The failure block: the guilty first, its victims in one line, what to run next at the end."""
     who = guilty_name(failure)
-    lines = [_RULE, f"FAILED: {who}: {failure.message}"]
+    lines = [RULE, f"FAILED: {who}: {failure.message}"]
     if failure.file is not None:
         lines.append(f"  at      {failure.file}:{failure.line}")
     if failure.exception is not None:
@@ -28,7 +28,7 @@ def render_failure(failure: Failure, exit_code: int) -> str:
     if failure.log is not None:
         lines.append(f"  log     {failure.log}")
     lines += [f"  next    {command}" for command in failure.next]
-    return "\n".join([*lines, _RULE])
+    return "\n".join([*lines, RULE])
 
 
 def render_result(run_dir: Path, result: Result) -> str:

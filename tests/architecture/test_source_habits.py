@@ -17,6 +17,8 @@ CONSOLES = {PACKAGE / "observability" / "console.py"}
 # when no logger may be trusted any more.
 MAY_WARN = {
     ROOT / "launchers" / "local.py",
+    ROOT / "launchers" / "slurm.py",
+    ROOT / "launchers" / "_slurm" / "submission.py",
     PACKAGE / "distributed" / "bounds.py",
     PACKAGE / "resilience" / "watchdog.py",
 }

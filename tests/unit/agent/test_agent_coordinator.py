@@ -18,7 +18,7 @@ from dist_train.agent.messages import (
     Verdict,
     Waiting,
 )
-from dist_train.agent.policy import Decision, History, decide
+from dist_train.agent.policy import Decision, History, decide, decide_stop
 from dist_train.rundir.failure import Failure
 
 
@@ -37,9 +37,10 @@ class Book:
         self.max_restarts = max_restarts
         self.attempts = 0
         self.restarts = 0
+        self.stops: tuple[int, ...] = ()  # the committed step at each stop
         self.ends: list[tuple[Verdict, Failure | None]] = []
 
-    def begin_attempt(self, hosts: list[str], fingerprint: dict[str, str]) -> int:
+    def begin_attempt(self, nodes: list[dict[str, str]], fingerprint: dict[str, str]) -> int:
         self.attempts += 1
         return self.attempts - 1
 
@@ -49,6 +50,9 @@ class Book:
     def decide(self, failure: Failure, stopping: bool) -> Decision:
         history = History(self.restarts, tuple(range(self.restarts + 1)), keeps_checkpoints=True)
         return decide(failure, history, self.max_restarts, "crash", stopping)
+
+    def decide_stop(self) -> Decision:
+        return decide_stop(History(self.restarts, self.stops, keeps_checkpoints=True))
 
     def ended(self, verdict: Verdict, failure: Failure | None) -> None:
         self.ends.append((verdict, failure))

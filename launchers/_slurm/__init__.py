@@ -1,0 +1,1 @@
+"""The Slurm launcher's parts; `launchers/slurm.py` puts them together."""

@@ -1,0 +1,50 @@
+"""What the job shows on its terminal: the output files of its tasks, read while they grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.report import RULE
+
+
+class Console:
+    """Every new line of a job's output files, those of earlier starts of the job left out."""
+
+    def __init__(self, run: RunDir, job: str, from_the_end: bool = False) -> None:
+        self._folder = run.logs
+        self._job = job
+        self._offsets: dict[Path, int] = {}
+        self._in_block: dict[Path, bool] = {}
+        if from_the_end:
+            self._offsets = {path: path.stat().st_size for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob(f"{self._job}_*_log.out"))
+
+    def lines(self) -> list[bytes]:
+        """What has come in since the last call; of a failure block only its headline.
+
+        The last failure's block is printed whole at the end, where a person looks for it.
+        """
+        found = []
+        for path in self._files():
+            found += [line for line in self._new(path) if self._shown(path, line)]
+        return found
+
+    def _new(self, path: Path) -> list[bytes]:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                text = file.read()
+        except OSError:
+            return []
+        whole, newline, _ = text.rpartition(b"\n")
+        self._offsets[path] = self._offsets.get(path, 0) + len(whole) + len(newline)
+        return whole.split(b"\n") if newline else []
+
+    def _shown(self, path: Path, line: bytes) -> bool:
+        if line == RULE.encode():
+            self._in_block[path] = not self._in_block.get(path, False)
+            return False
+        return not self._in_block.get(path, False) or line.startswith(b"FAILED: ")
