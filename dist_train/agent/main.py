@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dist_train.agent import bounds, settings
+from dist_train.agent import bounds, by_hand, settings
 from dist_train.agent.address import own_loopback
 from dist_train.agent.boot import die_with_parent
 from dist_train.agent.console import Console
@@ -139,6 +139,7 @@ class Node:
         told = self._told
         recorder = RunRecorder(told)
         recorder.start()
+        by_hand.describe(told)
         self._recorder = recorder
         nonce = secrets.token_hex(8)
         write_bytes_atomic(self._nonce_file(), nonce.encode())

@@ -10,7 +10,7 @@ import click
 
 from dist_train.cli.launch import finish_submission, write_plan
 from dist_train.cli.options import SPELLINGS, once, run_argument
-from dist_train.cli.runs import OpenedRun, open_run, write_job
+from dist_train.cli.runs import OpenedRun, open_run, read_job, write_job
 from dist_train.cli.standing import ask, is_at_work, is_unknown
 from dist_train.cli.turn import own_turn
 from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
@@ -55,6 +55,7 @@ def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
     if detach and dry_run:
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
     opened = open_run(run)
+    _refuse_by_hand(opened)
     if dry_run:
         return _dry_run(opened, Changes(**changes))
     with own_turn(opened):
@@ -65,6 +66,17 @@ def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
             click.echo(f"[dist-train] {notice}", err=True)
         handle = _submit(opened, spec)
         return finish_submission(opened.launcher, handle, opened.run.path, detach)
+
+
+def _refuse_by_hand(opened: OpenedRun) -> None:
+    """Its partition, account and the like stand in a script that dist-train has never seen."""
+    if read_job(opened.run).get("by_hand"):
+        script = opened.run.plan / "job.sbatch"
+        raise ConfigError(
+            f"{opened.word} was submitted by hand",
+            cause="what else it asked for stands in its script alone",
+            mend=f"sbatch {script if script.exists() else 'YOUR-SCRIPT'}   (the same run directory goes on)",
+        )
 
 
 def _is_done(opened: OpenedRun) -> bool:

@@ -128,6 +128,7 @@ def _setup(spec: JobSpec, options: Options) -> list[str]:
     del environ[env.RUN_DIR], environ[env.RDZV]
     quoted = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
     return [
+        "# By hand: edit the lines above, the next two, and the last words of the srun line.",
         f"export {env.RUN_DIR}={shlex.quote(str(spec.run_dir))}",
         f"python={shlex.quote(options.python or sys.executable)}",
         *quoted,
