@@ -88,7 +88,7 @@ class SlurmLauncher:
             write_bytes_atomic(asked, b"cancel\n")
         if state.phase != "running" or time.time() - asked.stat().st_mtime > _grace_s(run):
             job, where = job_and_cluster(handle)
-            call(["scancel", *where, job])
+            submission.cancelled(job, call(["scancel", *where, job]))
             run.secrets.unlink(missing_ok=True)
             self._forget(handle)
 

@@ -9,15 +9,13 @@ from dist_train.rundir.report import RULE
 
 
 class Console:
-    """Every new line of a job's output files, those of earlier starts of the job left out."""
+    """Every new line of a job's output files; a requeued job appends to them."""
 
-    def __init__(self, run: RunDir, job: str, from_the_end: bool = False) -> None:
+    def __init__(self, run: RunDir, job: str) -> None:
         self._folder = run.logs
         self._job = job
         self._offsets: dict[Path, int] = {}
         self._in_block: dict[Path, bool] = {}
-        if from_the_end:
-            self._offsets = {path: path.stat().st_size for path in self._files()}
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(f"{self._job}_*_log.out"))

@@ -98,7 +98,9 @@ class Options(BaseModel):
     )
     python: str | None = _flag("Python on the nodes.  [default: this one's absolute path]")
 
-    @field_validator("partition", "account", "qos", "exclude", "reservation", "clusters", "gpu_type")
+    @field_validator(
+        "partition", "account", "qos", "constraint", "exclude", "reservation", "clusters", "gpu_type"
+    )
     @classmethod
     def _one_word(cls, value: str | None) -> str | None:
         if value is not None and _LIST_WORD.fullmatch(value) is None:

@@ -41,7 +41,3 @@ class Pace:
         self._wait_s = min(LONGEST_S, self._wait_s * 1.5) if same else FIRST_S
         self._answer, self._asked_at, self._happened = answer, self._clock(), happened
         return answer
-
-    def forget(self) -> None:
-        """Ask anew next time: we have just changed the job ourselves."""
-        self._answer, self._wait_s = None, FIRST_S

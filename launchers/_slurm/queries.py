@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dist_train.errors import UnavailableError
 from dist_train.jobs import JobHandle
@@ -25,7 +25,8 @@ class Sighting:
     state: str
     reason: str = ""
     nodes: str = ""
-    start: str = ""
+    # An estimate while the job waits: a new one is no news.
+    start: str = field(default="", compare=False)
     restarts: int | None = None
     exit_code: str | None = None
 
@@ -50,6 +51,8 @@ def look(handle: JobHandle) -> Answer:
     troubles: list[str] = []
     known_missing = False
     for ask in (_squeue, _scontrol, _sacct):
+        if ask is _scontrol and troubles:
+            continue  # it asks the same daemon
         try:
             found = ask(handle)
         except UnavailableError as error:
@@ -57,8 +60,11 @@ def look(handle: JobHandle) -> Answer:
             continue
         if isinstance(found, Sighting):
             return Answer(_completed(found, handle))
-        if found is None:
+        if found is None and ask is not _sacct:
             known_missing = True
+        elif found is None:
+            # An accounting database that has not heard of it (yet) cannot speak for the controller.
+            troubles.append("sacct knows no such job")
         else:
             troubles.append(found)
     if known_missing:

@@ -68,7 +68,11 @@ _REASONS: tuple[tuple[str, Words], ...] = (
         Words("held by an administrator: ask the site's support", "scontrol show job {job}", True),
     ),
     (
-        "launch failed requeued held",
+        "JobHoldMaxRequeue",
+        Words("held: requeued as often as the site allows", "scontrol release {job}", True),
+    ),
+    (
+        ".* requeued held",
         Words(
             "a node could not start it (prolog or job environment), and Slurm holds it",
             "scontrol release {job}",

@@ -26,6 +26,8 @@ _SIGNAL_MARGIN_S = 60
 # No name of a file that Slurm opens itself can hold these (sbatch, "filename pattern").
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f'\"\\$`#]")
 _END = "END-OF-CONFIG"
+# Variables of the script itself: an exported one of the same name would take their place.
+_SCRIPTS_OWN = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why")
 
 
 def render(spec: JobSpec, options: Options) -> bytes:
@@ -60,6 +62,12 @@ def _refuse_unspeakable(spec: JobSpec) -> None:
             f"the run directory {str(spec.run_dir)!r} holds {found[0]!r}",
             cause="Slurm itself opens the job's output file there, and takes no such name",
             mend="give another one with --run-dir DIR",
+        )
+    taken = [name for name, _ in spec.env if name in _SCRIPTS_OWN]
+    if taken:
+        raise ConfigError(
+            f"--env {taken[0]}: the job's script has a variable of this name",
+            mend="set it in the program instead, or under another name",
         )
 
 
@@ -128,7 +136,7 @@ def _setup(spec: JobSpec, options: Options) -> list[str]:
     del environ[env.RUN_DIR], environ[env.RDZV]
     quoted = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
     return [
-        "# By hand: edit the lines above, the next two, and the last words of the srun line.",
+        "# By hand: edit the lines above, these, and the srun line (nodes, GPUs, cores, log folder: in both).",
         f"export {env.RUN_DIR}={shlex.quote(str(spec.run_dir))}",
         f"python={shlex.quote(options.python or sys.executable)}",
         *quoted,
@@ -152,7 +160,7 @@ def _config(text: str) -> list[str]:
         end,
         "}",
         f'( umask 077; [ -e "${env.RUN_DIR}/config.yaml" ] || config > "${env.RUN_DIR}/config.yaml" )',
-        f'config | cmp -s - "${env.RUN_DIR}/config.yaml" || {{',
+        f'[ "$(config)" = "$(cat "${env.RUN_DIR}/config.yaml")" ] || {{',
         f'  echo "[dist-train] ${env.RUN_DIR}/config.yaml is not the config of this script: '
         'another config is another run" >&2',
         "  exit 78",
@@ -174,8 +182,9 @@ _SHIELD = [
 _BLIND = [
     "# Every node must see the run directory. (NFS may hide a new file for some seconds.)",
     'see=\'for try in {1..20}; do ls "$1" >/dev/null 2>&1; [ -r "$1/key" ] && exit; '
-    'sleep 0.5; done; echo "${SLURMD_NODENAME:-$(hostname)}"\'',
-    f'blind=$(srun --mpi=none bash -c "$see" see "${env.RUN_DIR}/control" | sort -u | tr "\\n" " ")',
+    'sleep 0.5; done; echo "blind: ${SLURMD_NODENAME:-$(hostname)}"\'',
+    f'blind=$(srun --mpi=none bash -c "$see" see "${env.RUN_DIR}/control" |',
+    '  sed -n "s/^blind: //p" | sort -u | tr "\\n" " ")  # (a TaskProlog may print too)',
     'if [ -n "$blind" ]; then',
     f'  echo "[dist-train] the run directory ${env.RUN_DIR} is not shared by: $blind" >&2',
     f'  echo "78 the run directory is not shared by: $blind" '

@@ -34,39 +34,42 @@ def submit(plan: Plan) -> JobHandle:
     record = json.loads(plan.file(SUBMISSION))
     spec = JobSpec.from_json(record["spec"])
     run = RunDir(spec.run_dir)
-    _prepare(run, spec)
-    script = record["argv"][-1]
-    _would_start(call(["sbatch", "--test-only", script], SUBMIT_TIMEOUT_S), run)
+    values = _secret_values(spec)
+    _prepare(run)
+    # --test-only also refuses what sbatch would let wait for ever (9 nodes of a 4-node partition).
+    _not_refused(call(["sbatch", "--test-only", record["argv"][-1]], SUBMIT_TIMEOUT_S))
     _name_dropped()
+    if values:
+        write_bytes_atomic(run.secrets, json.dumps(values).encode())
     said = call(record["argv"], SUBMIT_TIMEOUT_S)
     if said.returncode != 0:
-        raise refusal(said)
+        run.secrets.unlink(missing_ok=True)
+    _not_refused(said)
     handle = handle_of(said)
     append_event(run, "submitted", launcher="slurm", handle=handle.text, host=socket.gethostname())
     return handle
 
 
-def _prepare(run: RunDir, spec: JobSpec) -> None:
-    """The run key and the secrets' values (both 0600), and no order of an earlier job."""
+def _prepare(run: RunDir) -> None:
+    """The run key (0600), and no order of an earlier job."""
     key = run.control / "key"
     if not key.exists():
         write_bytes_atomic(key, secrets.token_bytes(32))
     (run.control / "cancel").unlink(missing_ok=True)
+
+
+def _secret_values(spec: JobSpec) -> dict[str, str]:
     missing = [name for name in spec.secrets if name not in os.environ]
     if missing:
         raise ConfigError(
             f"the run needs the secret {missing[0]}, and this shell's environment has no such variable",
             mend=f"export {missing[0]}=… first; its value is kept in no record",
         )
-    if spec.secrets:
-        values = {name: os.environ[name] for name in spec.secrets}
-        write_bytes_atomic(run.secrets, json.dumps(values).encode())
+    return {name: os.environ[name] for name in spec.secrets}
 
 
-def _would_start(said: Said, run: RunDir) -> None:
-    """--test-only also refuses what sbatch would let wait for ever (9 nodes of a 4-node partition)."""
+def _not_refused(said: Said) -> None:
     if said.returncode != 0:
-        run.secrets.unlink(missing_ok=True)
         raise refusal(said)
 
 
@@ -78,6 +81,15 @@ def refusal(said: Said) -> UnavailableError:
         f"Slurm refuses the job: {said.words}",
         mend="`sinfo -o '%P %l %D %c %m %G'` shows partitions: time limit, nodes, cores, memory, GPUs",
     )
+
+
+def cancelled(job: str, said: Said) -> None:
+    """Raises UnavailableError where scancel did not obey; a job that has ended already is as good."""
+    if said.returncode == 0 or said.unknown_job or "already complet" in said.stderr:
+        return
+    if said.unreachable:
+        raise unreachable_error(said)
+    raise UnavailableError(f"Slurm does not cancel job {job}: {said.words}", mend=f"scontrol show job {job}")
 
 
 def _name_dropped() -> None:

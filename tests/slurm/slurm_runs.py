@@ -1,0 +1,162 @@
+"""Runs on the test cluster, started by the command line as a user would start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_cluster import SlurmCluster
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import read_events
+from dist_train.rundir.progress import newest_step
+from dist_train.rundir.result import read_result
+from dist_train.testing import CliResult, launch_cli
+
+WORKLOADS = Path(__file__).parent / "workloads"
+SLOW = WORKLOADS / "slow.yaml"
+TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
+
+
+@dataclass(frozen=True)
+class SlurmRun:
+    """A run directory and its job on the cluster."""
+
+    cluster: SlurmCluster
+    run: RunDir
+
+    @property
+    def job_id(self) -> int:
+        return int(json.loads(self.run.job.read_text())["handle"].removeprefix("slurm:"))
+
+    @property
+    def job(self) -> dict[str, str]:
+        """scontrol show job."""
+        return self.cluster.job(self.job_id)
+
+    @property
+    def hashes(self) -> tuple[str, str, str]:
+        result = read_result(self.run)
+        assert result is not None, f"{self.run.path} has no result: {self.console()}"
+        return result.weights_hash, result.state_hash, result.metrics_hash
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return list(read_events(self.run, kind))  # type: ignore[arg-type]
+
+    def console(self) -> str:
+        """What the tasks wrote."""
+        return "\n".join(path.read_text() for path in sorted(self.run.logs.glob("*_log.out")))
+
+    def resume_steps(self) -> list[int | None]:
+        """The step from which each attempt started."""
+        return [event["resume_step"] for event in self.events("attempt_started")]
+
+    def wait_for_step(self, step: int, within_s: float = 90) -> None:
+        """Until a checkpoint of this step or a later one is committed."""
+        self.wait_for(lambda: (newest_step(self.run) or 0) >= step, f"a checkpoint of step {step}", within_s)
+
+    def wait_for(self, ready: Callable[[], bool], what: str, within_s: float = 60) -> None:
+        """Poll until it is so; the test fails with `what` and the console after the bound."""
+        deadline = time.monotonic() + within_s
+        while not ready():
+            assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}\n{self.console()}"
+            time.sleep(0.05)
+
+    def wait_done(self, within_s: float = 90) -> None:
+        """Until the job has ended well."""
+        job = self.cluster.wait_for(self.job_id, lambda job: job["JobState"] in _ENDED, within_s=within_s)
+        assert job["JobState"] == "COMPLETED", f"{job}\n{self.console()}"
+
+
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+
+
+def launch(
+    folder: Path,
+    name: str,
+    *words: object,
+    launcher: str = "slurm",
+    timeout_s: float = 110,
+    env: Mapping[str, str | None] | None = None,
+) -> CliResult:
+    """`dist-train launch` to its end."""
+    argv = ["launch", "--launcher", launcher, "--name", name, *map(str, words)]
+    return launch_cli(argv, cwd=folder, env=env, timeout_s=timeout_s)
+
+
+def submit(cluster: SlurmCluster, folder: Path, name: str, *words: object) -> SlurmRun:
+    """`dist-train launch --detach`: the job goes on by itself."""
+    said = launch(folder, name, "--detach", *words, timeout_s=60)
+    assert said.code == 0, said
+    found = SlurmRun(cluster, RunDir(folder / "runs" / name))
+    assert said.stdout == f"{found.job_id}\n", "the job id alone"
+    return found
+
+
+@contextmanager
+def following(folder: Path, name: str, *words: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`dist-train launch` in the background, its output in out.txt."""
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "dist_train.cli.main",
+        "launch",
+        "--launcher",
+        "slurm",
+        "--name",
+        name,
+    ]
+    with (folder / "out.txt").open("wb") as out:
+        command = subprocess.Popen(
+            [*argv, *map(str, words)],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.wait()
+
+
+def agents(run: RunDir) -> dict[int, int]:
+    """Node rank -> pid of the run's living agents on this machine, by their process titles."""
+    return _titled(f"dist-train agent node=(node) run={run.path}")
+
+
+def ranks(run: RunDir) -> dict[int, int]:
+    """Rank -> pid of the run's living ranks on this machine."""
+    return _titled(f"dist-train rank=(node) run={run.path}")
+
+
+def _titled(pattern: str) -> dict[int, int]:
+    head, tail = pattern.split("(node)")
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            title = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
+        except OSError:
+            continue
+        if title.startswith(head) and title.endswith(tail):
+            found[int(title.removeprefix(head).removesuffix(tail))] = int(folder.name)
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL one process."""
+    os.kill(pid, signal.SIGKILL)

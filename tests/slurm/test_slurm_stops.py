@@ -1,0 +1,183 @@
+"""Preempted, out of time, cancelled: saved at one step, requeued once or not at all, the same bits."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import lend, require_binaries
+from slurm_cluster import BINARIES, SlurmCluster
+from slurm_config import ClusterSettings
+from slurm_runs import SLOW, TWO_BY_TWO, SlurmRun, agents, following, launch, submit
+
+from dist_train.rundir import RunDir
+from dist_train.rundir.progress import newest_step
+from dist_train.testing import launch_cli
+
+pytestmark = pytest.mark.multiprocess
+# 0.1 s a step: 16 samples of a rank's share, drawn by two workers.
+SLOWLY = ("--env", "SLOW_S=0.0125")
+Hashes = tuple[str, str, str]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
+    """The three hashes of the local 2 x 2 run, made once for all workers of pytest."""
+    shared = tmp_path_factory.getbasetemp().parent
+    found = shared / "undisturbed.json"
+    with (shared / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            folder = tmp_path_factory.mktemp("undisturbed")
+            done = launch(folder, "base", *TWO_BY_TWO, SLOW, launcher="local")
+            assert done.code == 0, done
+            hashes = SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
+            found.write_text(json.dumps(hashes))
+    one, two, three = json.loads(found.read_text())
+    return one, two, three
+
+
+@pytest.fixture(scope="session")
+def _user_signal_session() -> Iterator[SlurmCluster]:
+    require_binaries(BINARIES)
+    with SlurmCluster(ClusterSettings(preempt_user_signal=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_user_signal(
+    _user_signal_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmCluster]:
+    """A cluster where a preemption sends the job's own signal (USR2) too."""
+    yield from lend(_user_signal_session, monkeypatch)
+
+
+@pytest.mark.parametrize("partition", ["low5", "low15"])
+def test_a_preemption_by_terms_default_signal(
+    slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes, partition: str
+) -> None:
+    check_preemption(slurm, tmp_path, undisturbed, partition)
+
+
+@pytest.mark.parametrize("partition", ["low5", "low15"])
+def test_a_preemption_by_the_users_signal(
+    slurm_user_signal: SlurmCluster, tmp_path: Path, undisturbed: Hashes, partition: str
+) -> None:
+    check_preemption(slurm_user_signal, tmp_path, undisturbed, partition)
+
+
+def check_preemption(slurm: SlurmCluster, folder: Path, undisturbed: Hashes, partition: str) -> None:
+    """A job of a higher partition takes the nodes; the run goes on when it has them again."""
+    witness = folder / "witness"
+    witness.mkdir()
+    words = (*TWO_BY_TWO, "-p", partition, *SLOWLY, "--env", f"WITNESS={witness}", SLOW)
+    low = submit(slurm, folder, "low", *words)
+    low.wait_for_step(10)
+    high = (
+        "sbatch",
+        "-p",
+        "high",
+        "-N4",
+        "--exclusive",
+        "--parsable",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "srun sleep 1",
+    )
+    subprocess.run(high, check=True, cwd=folder, timeout=30)
+    low.wait_done()
+    assert low.job["Restarts"] == "1", "requeued once"
+    (preempted,) = low.events("preempted")
+    first, second = low.resume_steps()
+    assert first is None
+    assert second == preempted["step"] >= 10
+    assert low.hashes == undisturbed
+    for rank in range(4):
+        lines = [json.loads(line) for line in (witness / f"rank-{rank}-of-0.jsonl").read_text().splitlines()]
+        stopped = [line for line in lines if line["stop"]]
+        assert len(stopped) >= 3, "rank lived on after the signal, to save"
+        assert all(line["sleep"] for line in stopped), f"the bare sleep of rank {rank} outlives the signal"
+        assert stopped[0]["workers"] == 2, f"both loader workers of rank {rank} outlive the signal"
+
+
+def test_a_real_time_limit_saves_and_goes_on(
+    slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes
+) -> None:
+    # Slurm signals 30 s before the minute is over, or up to a minute earlier than asked.
+    shape = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
+    run = submit(
+        slurm, tmp_path, "timed", *shape, "--time", "1", "--env", "SLOW_S=0.02", SLOW, "trainer.steps=100"
+    )
+    run.wait_for(lambda: bool(run.events("preempted")), "the signal of the time limit", within_s=70)
+    run.wait_for(lambda: len(run.events("attempt_started")) == 2, "the second start", within_s=30)
+    assert run.job["Restarts"] == "1"
+    assert run.resume_steps()[1] == run.events("preempted")[0]["step"] > 0
+
+
+def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    early = submit(slurm, tmp_path, "early", *TWO_BY_TWO, SLOW)
+    slurm.wait_for(early.job_id, ("RUNNING",), within_s=30)
+    early.wait_for(lambda: (early.run.logs / "node-0.log").exists(), "an agent has begun to import")
+    slurm.run("scancel", "--signal=USR2", str(early.job_id))
+    early.wait_for(lambda: early.job["Restarts"] == "1", "the requeue", within_s=40)
+
+
+def test_a_cancelled_job_saves_and_stays_dead(slurm: SlurmCluster, tmp_path: Path) -> None:
+    with following(tmp_path, "cancelled", *TWO_BY_TWO, *SLOWLY, SLOW, "trainer.steps=100000") as command:
+        found = SlurmRun(slurm, RunDir(tmp_path / "runs" / "cancelled"))
+        found.wait_for_step(10)
+        said = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
+        assert said.code == 0, said
+        assert command.wait(timeout=30) == 77, (tmp_path / "out.txt").read_text()
+    killed = submit(slurm, tmp_path, "killed", *TWO_BY_TWO, *SLOWLY, SLOW, "trainer.steps=100000")
+    killed.wait_for_step(10)
+    slurm.run("scancel", str(killed.job_id))
+    slurm.wait_for(killed.job_id, ("CANCELLED",), within_s=30)
+    for run in (found, killed):
+        saved = newest_step(run.run)
+        assert saved is not None
+        assert run.job["Restarts"] == "0"
+        assert launch_cli(["status", run.run.path.name, "--exit-code"], cwd=tmp_path).code == 77
+    killed.wait_for(lambda: bool(killed.events("preempted")), "scancel's TERM is a notice to save")
+
+
+def test_a_site_that_refuses_the_requeue_leads_to_resume(
+    slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes
+) -> None:
+    words = (*TWO_BY_TWO, "--requeue", "no", *SLOWLY, SLOW)
+    with following(tmp_path, "once", *words) as command:
+        once = SlurmRun(slurm, RunDir(tmp_path / "runs" / "once"))
+        once.wait_for_step(10)
+        slurm.run("scancel", "--signal=TERM", str(once.job_id))
+        assert command.wait(timeout=40) == 75, (tmp_path / "out.txt").read_text()
+    said = (tmp_path / "out.txt").read_text()
+    assert "not requeued; go on with: dist-train resume" in said
+    assert once.job["ExitCode"] == "75:0"
+    first = once.job_id
+    resumed = launch_cli(["resume", "once"], cwd=tmp_path, timeout_s=90)
+    assert resumed.code == 0, resumed
+    assert once.job_id > first
+    assert once.hashes == undisturbed
+
+
+def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
+    stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_TWO, *SLOWLY, SLOW)
+    for restart in range(3):
+        # Stopped before the ranks have begun: nothing new is ever committed.
+        stuck.wait_for(lambda: len(agents(stuck.run)) == 2, f"agents of start {restart}", 60)
+        slurm.run("scancel", "--signal=USR2", str(stuck.job_id))
+        stuck.wait_for(lambda restart=restart: ends(stuck) > restart, "a stop", 60)  # type: ignore[misc]
+        stuck.wait_for(lambda: not agents(stuck.run), "the agents' end", 30)
+    job = slurm.wait_for(stuck.job_id, ("FAILED",), within_s=30)
+    assert (job["ExitCode"], job["Restarts"]) == ("76:0", "2")
+
+
+def ends(run: SlurmRun) -> int:
+    return len(run.events("preempted")) + len(run.events("finished"))
