@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint proof bench constraints clean venv venv-dev
+.PHONY: help demo test test-fast lint proof bench slurm-dev constraints clean venv venv-dev
 
 help:
 	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
@@ -15,6 +15,7 @@ help:
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the long proofs (pytest -m proof)'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'
+	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
 	@echo 'make constraints  write constraints.txt anew from the newest releases'
 	@echo 'make clean        remove .venv, caches and build folders; runs/ stays'
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer), VENV=DIR another place than .venv'
@@ -36,6 +37,9 @@ proof: venv-dev
 
 bench: venv-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+slurm-dev: venv-dev
+	@exec $(BIN)/python tests/slurm/slurm_dev.py --nodes $(or $(NODES),4)
 
 constraints:
 	@"$(PYTHON)" .ci/constraints.py

@@ -83,6 +83,7 @@ def call(argv: Sequence[str], timeout_s: float = QUERY_TIMEOUT_S) -> Said:
             cause="Slurm's commands are where its login nodes are",
             mend="launch from a login node; `dist-train launch … --dry-run > job.sbatch` needs no Slurm",
         )
+    _refuse_missing_configuration()
     with subprocess.Popen(
         list(argv),
         env=submit_environ(os.environ),
@@ -102,6 +103,15 @@ def call(argv: Sequence[str], timeout_s: float = QUERY_TIMEOUT_S) -> Said:
                 mend="`scontrol ping` asks it",
             ) from None
     return Said(argv[0], process.returncode, out, err)
+
+
+def _refuse_missing_configuration() -> None:
+    """Slurm's commands would look for the file for a minute."""
+    path = os.environ.get("SLURM_CONF")
+    if path and not os.path.exists(path):
+        raise UnavailableError(
+            f"SLURM_CONF={path}: there is no such file", mend="unset SLURM_CONF, or correct it"
+        )
 
 
 def _communicate(process: subprocess.Popen[str], argv: Sequence[str], timeout_s: float) -> tuple[str, str]:

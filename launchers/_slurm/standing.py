@@ -45,16 +45,16 @@ def _seen(handle: JobHandle, run: RunDir, seen: Sighting) -> JobState:
             "unknown", seen.source, f"Slurm says {seen.state!r}, a state that dist-train does not know"
         )
     if phase in ("pending", "requeued"):
-        return _waiting(run, job, seen)
+        return _waiting(run, job, seen, phase == "requeued")
     if phase == "running":
         words = "" if seen.state == "RUNNING" else state_words(seen.state)
         return JobState("running", seen.source, _join(words, f"on {seen.nodes}" if seen.nodes else ""))
     return _ended(run, job, seen)
 
 
-def _waiting(run: RunDir, job: str, seen: Sighting) -> JobState:
+def _waiting(run: RunDir, job: str, seen: Sighting, requeued: bool) -> JobState:
     words = reason_words(seen.reason or "None")
-    again = bool(seen.restarts) or newest_verdict(run, job) is not None
+    again = requeued or bool(seen.restarts) or newest_verdict(run, job) is not None
     command = (words.command.format(job=job),) if words.command else ()
     detail = f"{words.text}; it will not start by itself" if words.stuck else words.text
     return JobState("requeued" if again else "pending", seen.source, detail, next=command)
@@ -74,7 +74,7 @@ def _ended(run: RunDir, job: str, seen: Sighting) -> JobState:
         words = _join(words, "saved, and not requeued")
     if code == ExitCode.UNAVAILABLE and not words:
         words = "a node was lost, and the job was not requeued"
-    return JobState(phase, seen.source, _join(words, _why(run, job)), code)
+    return JobState(phase, seen.source, _join(words, _why(run, job)), ranks_own_code(run, code))
 
 
 def _code(run: RunDir, job: str, seen: Sighting) -> int:
@@ -88,7 +88,7 @@ def _code(run: RunDir, job: str, seen: Sighting) -> int:
         return exit_code_of(seen.exit_code) or {"OUT_OF_MEMORY": 137, "TIMEOUT": 143}.get(seen.state, 69)
     if verdict == ExitCode.ATTEMPT_LOST:
         return int(ExitCode.UNAVAILABLE)
-    return ranks_own_code(run, verdict)
+    return verdict
 
 
 def ranks_own_code(run: RunDir, verdict: int) -> int:

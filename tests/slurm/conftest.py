@@ -1,0 +1,97 @@
+"""Slurm clusters for tests: real daemons, one cluster per pytest worker, clean before and after every test.
+
+    def test_it(slurm: SlurmCluster) -> None: ...                    # four nodes on this host
+    def test_it(slurm_accounting: SlurmCluster) -> None: ...         # sacct answers
+    def test_it(slurm_namespaces: NamespaceCluster) -> None: ...     # nodes are hosts of their own
+
+SLURM_CONF is that cluster's while the test runs. The clusters are made on first use and live as long as
+the session; their daemons are children of process 1 without the test's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+import slurm_accounting as accounting
+import slurm_cluster
+import slurm_namespaces as namespaces
+from slurm_cluster import SlurmCluster
+from slurm_config import ClusterSettings
+from slurm_namespaces import NamespaceCluster
+
+from dist_train.testing.plugin import require
+
+C = TypeVar("C", bound=SlurmCluster)
+
+
+def require_binaries(names: Sequence[str]) -> None:
+    """Fail, or skip where that is allowed, when one is not installed."""
+    missing = [name for name in names if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+    if missing:
+        require("slurm", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
+
+
+@pytest.fixture(scope="session")
+def slurm_session() -> Iterator[SlurmCluster]:
+    """The cluster of this pytest worker; SLURM_CONF is its for the whole session."""
+    require_binaries(slurm_cluster.BINARIES)
+    with SlurmCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+        set_variables(patch, cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_accounting_session() -> Iterator[SlurmCluster]:
+    """A cluster with a database, slurmdbd and sacct."""
+    require_binaries([*slurm_cluster.BINARIES, *accounting.BINARIES])
+    with SlurmCluster(ClusterSettings(accounting=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_namespaces_session() -> Iterator[NamespaceCluster]:
+    """A cluster whose nodes are in namespaces; a silent node is DOWN after 11 to 20 s."""
+    require_binaries([*slurm_cluster.BINARIES, *namespaces.BINARIES])
+    if os.geteuid() != 0:
+        require("slurm", "nodes in network namespaces need root")
+    with NamespaceCluster(ClusterSettings(slurmd_timeout_s=5)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """Four idle nodes, no job; as clean afterwards."""
+    yield from lend(slurm_session, monkeypatch)
+
+
+@pytest.fixture
+def slurm_accounting(
+    slurm_accounting_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SlurmCluster]:
+    """As `slurm`, and sacct answers."""
+    yield from lend(slurm_accounting_session, monkeypatch)
+
+
+@pytest.fixture
+def slurm_namespaces(
+    slurm_namespaces_session: NamespaceCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NamespaceCluster]:
+    """As `slurm`, and the nodes are hosts of their own; put `slurm_namespaces.prefix` before commands."""
+    yield from lend(slurm_namespaces_session, monkeypatch)
+
+
+def lend(cluster: C, patch: pytest.MonkeyPatch) -> Iterator[C]:
+    """A cluster for one test."""
+    set_variables(patch, cluster)
+    yield cluster
+    cluster.clean()
+
+
+def set_variables(patch: pytest.MonkeyPatch, cluster: SlurmCluster) -> None:
+    """So that child processes talk to this cluster."""
+    for name, value in cluster.environ.items():
+        patch.setenv(name, value)
