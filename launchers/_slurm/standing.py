@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from dist_train.env import expand_hostlist
 from dist_train.errors import ExitCode
 from dist_train.jobs import JobHandle, JobState
 from dist_train.jobs.owner import lease_state
@@ -62,10 +63,11 @@ def _waiting(run: RunDir, job: str, seen: Sighting, requeued: bool) -> JobState:
 
 def _ended(run: RunDir, job: str, seen: Sighting) -> JobState:
     if seen.exit_code == _NO_OUTPUT_FILE and newest_verdict(run, job) is None:
-        where = seen.nodes or "the first node"
+        where = expand_hostlist(seen.nodes)[0] if seen.nodes else "the first node"
         why = f"the run directory is not shared by {where}: Slurm could not open the job's output file there"
         return JobState("failed", seen.source, why, int(ExitCode.CONFIG))
     code = _code(run, job, seen)
+    own = ranks_own_code(run, code) if code == newest_verdict(run, job) else code
     words = "" if seen.state in ("FAILED", "COMPLETED") else state_words(seen.state)
     phase = PHASES[seen.state]
     if phase == "failed" and code in (ExitCode.PREEMPTED, ExitCode.CANCELLED):
@@ -74,7 +76,7 @@ def _ended(run: RunDir, job: str, seen: Sighting) -> JobState:
         words = _join(words, "saved, and not requeued")
     if code == ExitCode.UNAVAILABLE and not words:
         words = "a node was lost, and the job was not requeued"
-    return JobState(phase, seen.source, _join(words, _why(run, job)), ranks_own_code(run, code))
+    return JobState(phase, seen.source, _join(words, _why(run, job)), own)
 
 
 def _code(run: RunDir, job: str, seen: Sighting) -> int:

@@ -10,6 +10,8 @@ the session; their daemons are children of process 1 without the test's environm
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,9 @@ import slurm_namespaces as namespaces
 from slurm_cluster import SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_namespaces import NamespaceCluster
+from slurm_runs import SLOW, TWO_BY_TWO, Hashes, SlurmRun, launch
 
+from dist_train.rundir import RunDir
 from dist_train.testing.plugin import require
 
 C = TypeVar("C", bound=SlurmCluster)
@@ -58,7 +62,7 @@ def slurm_namespaces_session() -> Iterator[NamespaceCluster]:
     require_binaries([*slurm_cluster.BINARIES, *namespaces.BINARIES])
     if os.geteuid() != 0:
         require("slurm", "nodes in network namespaces need root")
-    with NamespaceCluster(ClusterSettings(slurmd_timeout_s=5)) as cluster:
+    with NamespaceCluster(ClusterSettings(slurmd_timeout_s=30)) as cluster:
         yield cluster
 
 
@@ -95,3 +99,20 @@ def set_variables(patch: pytest.MonkeyPatch, cluster: SlurmCluster) -> None:
     """So that child processes talk to this cluster."""
     for name, value in cluster.environ.items():
         patch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
+    """The three hashes of the local 2 x 2 run, made once for all workers of pytest."""
+    shared = tmp_path_factory.getbasetemp().parent
+    found = shared / "undisturbed.json"
+    with (shared / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            folder = tmp_path_factory.mktemp("undisturbed")
+            done = launch(folder, "base", *TWO_BY_TWO, SLOW, launcher="local")
+            assert done.code == 0, done
+            hashes = SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
+            found.write_text(json.dumps(hashes))
+    one, two, three = json.loads(found.read_text())
+    return one, two, three

@@ -24,6 +24,9 @@ from dist_train.testing import CliResult, launch_cli
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SLOW = WORKLOADS / "slow.yaml"
+# 0.1 s a step: a rank's share of 16 samples, drawn by two workers.
+SLOWLY = ("--env", "SLOW_S=0.0125")
+Hashes = tuple[str, str, str]
 TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
 
 

@@ -165,18 +165,6 @@ def test_commands_inside_keep_their_folder(slurm_namespaces: NamespaceCluster) -
     assert slurm_namespaces.run("getent", "hosts", "n4").stdout.split() == ["10.77.0.14", "n4"]
 
 
-def test_a_cut_cable_is_noticed_and_mended(slurm_namespaces: NamespaceCluster, tmp_path: Path) -> None:
-    job_id = slurm_namespaces.sbatch(script(tmp_path, "srun bash -c 'echo here; sleep 100'", "--nodes=2"))
-    # A cable cut while srun starts the tasks is a failed job, not a lost node.
-    wait_for_tasks(tmp_path, 2)
-    slurm_namespaces.cut_cable("n2")
-    slurm_namespaces.wait_node("n2", "down*", within_s=40)
-    assert slurm_namespaces.processes_of("n2"), "the node itself lives on"
-    slurm_namespaces.wait_for(job_id, "PENDING")
-    slurm_namespaces.heal("n2")
-    slurm_namespaces.wait_node("n2", "idle", within_s=20)
-
-
 def test_a_node_in_a_namespace_dies_and_is_made_anew(
     slurm_namespaces: NamespaceCluster, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
 from collections.abc import Iterator
@@ -12,33 +11,13 @@ import pytest
 from conftest import lend, require_binaries
 from slurm_cluster import BINARIES, SlurmCluster
 from slurm_config import ClusterSettings
-from slurm_runs import SLOW, TWO_BY_TWO, SlurmRun, agents, following, launch, submit
+from slurm_runs import SLOW, SLOWLY, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.progress import newest_step
 from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
-# 0.1 s a step: 16 samples of a rank's share, drawn by two workers.
-SLOWLY = ("--env", "SLOW_S=0.0125")
-Hashes = tuple[str, str, str]
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """The three hashes of the local 2 x 2 run, made once for all workers of pytest."""
-    shared = tmp_path_factory.getbasetemp().parent
-    found = shared / "undisturbed.json"
-    with (shared / "undisturbed.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            folder = tmp_path_factory.mktemp("undisturbed")
-            done = launch(folder, "base", *TWO_BY_TWO, SLOW, launcher="local")
-            assert done.code == 0, done
-            hashes = SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
-            found.write_text(json.dumps(hashes))
-    one, two, three = json.loads(found.read_text())
-    return one, two, three
 
 
 @pytest.fixture(scope="session")

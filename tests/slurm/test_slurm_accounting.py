@@ -1,0 +1,33 @@
+"""With a real slurmdbd: the code in sacct, and the answer of sacct when the controller has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+from slurm_runs import SlurmRun, launch
+
+from dist_train.rundir import RunDir
+from dist_train.testing import launch_cli
+
+pytestmark = pytest.mark.multiprocess
+
+
+def test_a_ranks_exit_code_is_in_sacct(slurm_accounting: SlurmCluster, tmp_path: Path) -> None:
+    script = tmp_path / "fail.py"
+    script.write_text("import os, sys, time\nsys.exit(41) if os.environ['RANK'] == '1' else time.sleep(60)\n")
+    ended = launch(tmp_path, "fail", "--device", "cpu", "--nodes", "2", "--gpus-per-node", "1", script)
+    assert ended.code == 41, ended
+    run = SlurmRun(slurm_accounting, RunDir(tmp_path / "runs" / "fail"))
+    words = ("sacct", "-X", "-n", "--parsable2", "-o", "State,ExitCode", "-j", str(run.job_id))
+    # slurmdbd hears of an end a second later than slurmctld.
+    run.wait_for(lambda: "FAILED|41:0" in slurm_accounting.run(*words).stdout, "41 in sacct", 15)
+    slurm_accounting.stop_controller()
+    try:
+        status = launch_cli(["status", "fail"], cwd=tmp_path)
+    finally:
+        slurm_accounting.start_controller()
+    assert status.code == 0, status
+    assert "sacct" in status.stdout, "who answered"
+    assert "41" in status.stdout
