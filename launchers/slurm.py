@@ -26,7 +26,7 @@ from launchers._slurm.console import Console
 from launchers._slurm.options import Options
 from launchers._slurm.pace import Pace
 from launchers._slurm.queries import job_and_cluster
-from launchers._slurm.standing import newest_verdict, standing, verdict_file
+from launchers._slurm.standing import newest_verdict, ranks_own_code, standing, verdict_file
 
 _TICK_S = 0.2
 _AT_WORK = ("pending", "running", "requeued")
@@ -150,7 +150,7 @@ class _Follower:
             self._settle_by = None
             return None
         self._settle_by = self._settle_by or time.monotonic() + _SETTLE_S
-        return verdict if time.monotonic() > self._settle_by else None
+        return ranks_own_code(self._run, verdict) if time.monotonic() > self._settle_by else None
 
 
 def _is_newest_start(run: RunDir, job: str) -> bool:

@@ -53,7 +53,7 @@ class Lease:
                     f"the run {self._run.path} is still at work for the job's earlier start: "
                     f"agent of pid {lease['pid']} on {lease['host']}",
                     cause="its node was lost to the scheduler, but its processes live on",
-                    mend=f"end pid {lease['pid']} on {lease['host']}, then dist-train resume {self._run.path}",
+                    mend=f"end that process, then dist-train resume {self._run.path}",
                 )
             time.sleep(_POLL_S)
 

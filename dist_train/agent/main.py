@@ -152,7 +152,9 @@ class Node:
             listener, self._me, coordinator, lambda error: self._give_up(coordinator, recorder, error)
         )
         self._server.start()
-        threading.Thread(target=self._watch_for_cancel, name="agent-cancel", daemon=True).start()
+        threading.Thread(
+            target=self._watch_orders, args=(recorder,), name="agent-orders", daemon=True
+        ).start()
 
     def _give_up(self, coordinator: Coordinator, recorder: RunRecorder, error: BaseException) -> list[Send]:
         """Node 0 cannot go on (a full disk, changed code): end the run on all nodes with the reason."""
@@ -275,11 +277,17 @@ class Node:
         if self._told.node == 0:
             self._console.note(text)
 
-    def _watch_for_cancel(self) -> None:
-        cancel = self._told.run.control / CANCEL_FILE
-        while not cancel.exists():
+    def _watch_orders(self, recorder: RunRecorder) -> None:
+        """What other commands and other starts of the job leave in control/ for node 0."""
+        cancel, cancelled = self._told.run.control / CANCEL_FILE, False
+        while True:
+            if not cancelled and cancel.exists():
+                cancelled = True
+                self._on_signal(CANCEL)
+            if (by := recorder.superseded) is not None and self._server is not None:
+                self._server.end(f"the job's later start {by} has taken the run over", ExitCode.UNAVAILABLE)
+                return
             time.sleep(0.2)
-        self._on_signal(CANCEL)
 
 
 def _run_key(told: Settings) -> bytes:

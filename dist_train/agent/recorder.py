@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from dataclasses import replace
 
 from dist_train.agent import bounds
+from dist_train.agent.lease import Lease
 from dist_train.agent.messages import Verdict
 from dist_train.agent.policy import Decision, History, decide, decide_stop
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
-from dist_train.jobs.owner import owner_lives
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, write_failure
 from dist_train.rundir.progress import committed_steps, newest_step
@@ -37,6 +35,7 @@ class RunRecorder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._run = settings.run
+        self._lease = Lease(settings)
         self._attempt = 0
         self._stop = threading.Event()
         self._seen = set(committed_steps(self._run))
@@ -44,15 +43,19 @@ class RunRecorder:
 
     def start(self) -> None:
         """Take the lease and begin to watch for committed checkpoints; raises ConfigError if it is held."""
-        self._refuse_living_owner()
-        self._beat()
+        self._lease.take()
         self._poller.start()
 
     def close(self) -> None:
         """Stop watching and give the lease back."""
         self._stop.set()
         self._poller.join(timeout=2.0)
-        self._run.lease.unlink(missing_ok=True)
+        self._lease.give_back()
+
+    @property
+    def superseded(self) -> str | None:
+        """The later start of this job that has claimed the run: this one must go."""
+        return self._lease.superseded()
 
     def begin_attempt(self, nodes: list[dict[str, str]], fingerprint: dict[str, str]) -> int:
         """Take the attempt's number; refuses changed code, and restarts that are used up."""
@@ -192,7 +195,7 @@ class RunRecorder:
             self._note_checkpoints()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + bounds.HEARTBEAT_S
-                self._beat()
+                self._lease.beat(self._attempt)
         self._note_checkpoints()
 
     def _note_checkpoints(self) -> None:
@@ -202,26 +205,3 @@ class RunRecorder:
                 append_event(self._run, "checkpoint_committed", self._attempt, step=step)
         # A step that was quarantined may be committed again.
         self._seen = set(steps)
-
-    def _beat(self) -> None:
-        try:
-            write_json_atomic(
-                self._run.lease,
-                {
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                    "job": self._settings.job,
-                    "attempt": self._attempt,
-                },
-            )
-        except OSError as error:
-            logger.warning("the lease could not be written: %s", error)
-
-    def _refuse_living_owner(self) -> None:
-        lease = read_json(self._run.lease)
-        if lease is None or not owner_lives(self._run, lease):
-            return
-        raise ConfigError(
-            f"the run {self._run.path} is at work already: agent of pid {lease['pid']} on {lease['host']}",
-            mend=f"dist-train cancel {self._run.path}",
-        )

@@ -16,6 +16,7 @@ from dist_train.agent import bounds
 from dist_train.agent.coordinator import Coordinator, Send
 from dist_train.agent.hello import Identity, LineReader, answer
 from dist_train.agent.messages import Beat, Message, decode, encode
+from dist_train.errors import ExitCode
 
 logger = logging.getLogger(__name__)
 _TICK_S = 0.05
@@ -57,6 +58,10 @@ class Server:
                     return True
             time.sleep(_TICK_S)
         return False
+
+    def end(self, why: str, code: ExitCode) -> None:
+        """End the run on all nodes, without writing."""
+        self._do(lambda: self._coordinator.fault(why, code))
 
     def close(self) -> None:
         """Stop listening and hang up."""

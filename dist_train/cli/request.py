@@ -64,7 +64,7 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
     device, gpus, said = _device(words, launch)
     procs = launch.gpus_per_node or (max(1, len(gpus) // launch.nodes) if device == "cuda" else 1)
     _refuse_too_few_gpus(launch, device, procs, gpus)
-    threads, told = _threads(config, device, procs)
+    threads, told = _threads(config, launch, device, procs)
     stem = words.options.get("name") or (config.name if config else None) or _stem(target)
     _check_name(stem)
     spec = JobSpec(
@@ -296,7 +296,9 @@ def _refuse_too_few_gpus(launch: LaunchConfig, device: str, procs: int, gpus: li
         )
 
 
-def _threads(config: RunConfig | None, device: str, procs: int) -> tuple[int, tuple[str, ...]]:
+def _threads(
+    config: RunConfig | None, launch: LaunchConfig, device: str, procs: int
+) -> tuple[int, tuple[str, ...]]:
     """CPU threads per rank are part of the bits: resolved once, here, and stored."""
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, ()
@@ -307,6 +309,10 @@ def _threads(config: RunConfig | None, device: str, procs: int) -> tuple[int, tu
         return 1, (
             "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)",
         )
+    if launch.launcher != "local":
+        # The cores of this machine say nothing of the nodes'.
+        threads = launch.cpus_per_gpu or 1
+        return threads, (f"threads per rank: {threads} (--cpus-per-gpu; threads_per_rank changes it)",)
     cores = len(os.sched_getaffinity(0))
     threads = max(1, cores // procs)
     return threads, (f"threads per rank: {threads} ({cores} cores / {procs} ranks)",)

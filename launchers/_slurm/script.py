@@ -136,7 +136,7 @@ def _setup(spec: JobSpec, options: Options) -> list[str]:
     del environ[env.RUN_DIR], environ[env.RDZV]
     quoted = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
     return [
-        "# By hand: edit the lines above, these, and the srun line (nodes, GPUs, cores, log folder: in both).",
+        "# By hand: edit the lines above, these, and the srun line (nodes, GPUs, cores, logs: in both).",
         f"export {env.RUN_DIR}={shlex.quote(str(spec.run_dir))}",
         f"python={shlex.quote(options.python or sys.executable)}",
         *quoted,

@@ -156,7 +156,9 @@ def _titled(pattern: str) -> dict[int, int]:
         except OSError:
             continue
         if title.startswith(head) and title.endswith(tail):
-            found[int(title.removeprefix(head).removesuffix(tail))] = int(folder.name)
+            number = int(title.removeprefix(head).removesuffix(tail))
+            # A rank's loader workers are forks with its title; it is the eldest.
+            found[number] = min(int(folder.name), found.get(number, sys.maxsize))
     return found
 
 

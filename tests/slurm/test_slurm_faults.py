@@ -13,7 +13,7 @@ from slurm_runs import SLOW, SLOWLY, TWO_BY_TWO, Hashes, SlurmRun, agents, kill,
 
 from dist_train.agent import bounds
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
 
 def begun(slurm: SlurmCluster, folder: Path, name: str, *words: object) -> SlurmRun:

@@ -14,7 +14,7 @@ from slurm_runs import SLOW, TWO_BY_TWO, Hashes, SlurmRun
 from dist_train.agent import bounds
 from dist_train.rundir import RunDir
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 HELLO = "import os\nprint('rank', os.environ['RANK'], os.environ.get('GLOO_SOCKET_IFNAME'))\n"
 
 

@@ -16,7 +16,7 @@ from slurm_runs import SLOW, TWO_BY_TWO, SlurmRun, following, launch, submit
 from dist_train.rundir import RunDir
 from dist_train.testing import launch_cli
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits.yaml"
 ONE_BY_ONE = ("--device", "cpu", "--nodes", "1", "--gpus-per-node", "1")

@@ -17,7 +17,7 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.progress import newest_step
 from dist_train.testing import launch_cli
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """Digits that come slowly, by waiting: a run that a signal finds at work, and that needs no core.
 
-Nothing here changes a bit. SLOW_S is the wait per sample; with WITNESS set to a folder, each rank
-starts a bare `sleep` and notes, ten times a second, whether it and the loader's workers are alive
-and whether a stop has been asked for.
+Nothing here changes a bit. SLOW_S is the wait per sample in the first attempt; with WITNESS set to
+a folder, each rank starts a bare `sleep` and notes, ten times a second, whether it and the
+loader's workers are alive and whether a stop has been asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class SlowDigits(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self) -> None:
         self._digits = Digits("train", augment=True)
-        self._wait_s = float(os.environ.get("SLOW_S", "0"))
+        first = os.environ.get("DIST_TRAIN_ATTEMPT", "0") == "0"
+        self._wait_s = float(os.environ.get("SLOW_S", "0")) if first else 0.0
         self.dataset_id = self._digits.dataset_id
         self.deterministic_items = False
 

@@ -74,8 +74,11 @@ def node0(clock: Clock, book: Book) -> Coordinator:
     return Coordinator(2, "nonce", book, lambda: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
 
 
-def join(node: int, nonce: str = "nonce", **fingerprint: str) -> Join:
-    return Join(node, f"host{node}", 100 + node, 2, nonce, {"torch": "2.13.0", **fingerprint})
+def join(
+    node: int, nonce: str = "nonce", machine: str = "here", loopback: str = "", **fingerprint: str
+) -> Join:
+    facts = {"torch": "2.13.0", **fingerprint}
+    return Join(node, f"host{node}", 100 + node, 2, nonce, facts, machine, loopback)
 
 
 def failed(rank: int, cls: str = "signal", code: int = 137, **more: object) -> dict[str, object]:
@@ -133,6 +136,27 @@ def test_nodes_that_differ_are_refused_and_the_odd_one_is_named(node0: Coordinat
     assert isinstance(verdict, Verdict)
     assert verdict.exit_code == 78
     assert "node 1 (host1) differs from node 0: torch: 2.12.0 there, 2.13.0 on node 0" in verdict.why
+
+
+def test_a_loopback_name_is_refused_where_machines_differ(node0: Coordinator, book: Book) -> None:
+    node0.receive(0, join(0, machine="gpu01"))
+    [(_, verdict), *_] = node0.receive(1, join(1, machine="gpu02", loopback="127.0.1.1"))
+    assert isinstance(verdict, Verdict)
+    assert verdict.exit_code == 78
+    assert "gpu02 -> 127.0.1.1 on node 1" in verdict.why
+    assert "--interface NAME or CIDR" in verdict.why
+    assert book.attempts == 0, "no attempt was begun"
+
+
+@pytest.mark.parametrize(
+    ("machines", "loopback"), [(("gpu01", "gpu01"), "127.0.1.1"), (("gpu01", "gpu02"), "")]
+)
+def test_one_machine_may_call_itself_loopback(
+    node0: Coordinator, machines: tuple[str, str], loopback: str
+) -> None:
+    for node, machine in enumerate(machines):
+        sends = node0.receive(node, join(node, machine=machine, loopback=loopback))
+    assert [type(message) for _, message in sends] == [Start, Start]
 
 
 def test_the_first_failure_is_told_to_all_nodes_at_once(node0: Coordinator) -> None:
@@ -217,6 +241,28 @@ def test_a_good_end_is_that_of_all_nodes(
     started(node0)
     assert node0.receive(0, NodeDone(0, {"0": codes[0], "1": codes[0]})) == []
     node0.receive(1, NodeDone(1, {"2": codes[1], "3": codes[1]}))
+    assert book.ends[-1][0].exit_code == exit_code
+
+
+@pytest.mark.parametrize(("stops", "exit_code"), [((7,), 75), ((7, 7, 7), 76), ((5, 6, 7), 75)])
+def test_a_stop_is_75_or_76_where_stopping_has_not_helped(
+    node0: Coordinator, book: Book, stops: tuple[int, ...], exit_code: int
+) -> None:
+    book.stops = stops
+    started(node0)
+    node0.receive(1, StopAsked(1, "terminated"))
+    for node in (0, 1):
+        node0.receive(node, NodeDone(node, {str(node): 75}))
+    assert book.ends[-1][0].exit_code == exit_code
+
+
+@pytest.mark.parametrize(("reason", "exit_code"), [("terminated", 76), ("cancel", 77)])
+def test_a_stop_while_nodes_are_still_missing(
+    node0: Coordinator, book: Book, reason: str, exit_code: int
+) -> None:
+    book.stops = (7, 7, 7)
+    node0.receive(0, join(0))
+    node0.receive(0, StopAsked(0, reason))
     assert book.ends[-1][0].exit_code == exit_code
 
 

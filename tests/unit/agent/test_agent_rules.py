@@ -12,7 +12,7 @@ import pytest
 from dist_train.agent.blame import choose, is_crash, is_peer_symptom
 from dist_train.agent.console import Console
 from dist_train.agent.messages import Join, StopAsked, decode, encode
-from dist_train.agent.policy import History, decide
+from dist_train.agent.policy import History, decide, decide_stop
 from dist_train.rundir.failure import Failure
 
 
@@ -79,6 +79,20 @@ def test_three_attempts_without_a_newer_step_end_with_76() -> None:
     assert (stuck.restart, stuck.exit_code) == (False, 76)
     assert "still 7" in stuck.why
     assert decide(failure("signal"), History(2, (7, 7, 14), True), 9, "crash", False).restart
+
+
+def test_three_stops_without_a_newer_step_end_with_76() -> None:
+    again = decide_stop(History(0, (7, 7), keeps_checkpoints=True))
+    assert (again.restart, again.exit_code) == (False, 75)
+    stuck = decide_stop(History(0, (3, 7, 7, 7), keeps_checkpoints=True))
+    assert (stuck.restart, stuck.exit_code) == (False, 76)
+    assert stuck.why == "no newer committed step in 3 attempts (still 7)"
+    assert decide_stop(History(0, (7, 7, 14), keeps_checkpoints=True)).exit_code == 75
+    assert decide_stop(History(0, (None,) * 5, keeps_checkpoints=False)).exit_code == 75
+
+
+def test_a_run_that_never_commits_is_stuck_too() -> None:
+    assert decide_stop(History(0, (None,) * 3, keeps_checkpoints=True)).exit_code == 76
 
 
 def test_a_plain_script_without_checkpoints_is_restarted_as_often_as_asked() -> None:

@@ -1,0 +1,95 @@
+"""Which address of a node the others are told: --interface, the cluster's name for it, its own."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import psutil
+import pytest
+
+from dist_train import env
+from dist_train.agent.address import Address, choose, find_interface, own_loopback
+from dist_train.errors import ConfigError
+
+SLURM = {env.LAUNCHER: "slurm"}
+
+
+class Entry:
+    def __init__(self, address: str, family: int = socket.AF_INET) -> None:
+        self.address, self.family = address, family
+
+
+@pytest.fixture(autouse=True)
+def _interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a management network, a fast one, and a bridge; named gpu01."""
+    there = {
+        "lo": [Entry("127.0.0.1"), Entry("::1", socket.AF_INET6)],
+        "eno1": [Entry("192.168.0.7"), Entry("aa:bb", getattr(socket, "AF_PACKET", 17))],
+        "ib0": [Entry("10.1.2.3"), Entry("fe80::1", socket.AF_INET6)],
+        "six": [Entry("fe80::2", socket.AF_INET6)],
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu01")
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
+    """Only these names have an address."""
+
+    def getaddrinfo(name: str, *args: Any) -> list[Any]:
+        if name not in names:
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names[name], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize("asked", ["ib0", "10.1.0.0/16", "10.1.2.3/32", "10.1.9.9/16"])
+def test_an_interface_by_name_or_network(asked: str) -> None:
+    assert find_interface(asked) == ("ib0", "10.1.2.3")
+    assert choose({env.INTERFACE: asked, **SLURM, "SLURMD_NODENAME": "gpu01"}) == Address(
+        "10.1.2.3", "ib0", f"--interface {asked}: ib0 has 10.1.2.3"
+    )
+
+
+@pytest.mark.parametrize("asked", ["ib1", "10.2.0.0/16", "a/b", "six", "fe80::/16"])
+def test_an_interface_that_is_not_there_names_those_that_are(asked: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"--interface {asked}: gpu01 has no such network interface"
+    ) as caught:
+        choose({env.INTERFACE: asked})
+    assert caught.value.cause == "it has eno1 192.168.0.7, ib0 10.1.2.3, lo 127.0.0.1"
+
+
+def test_on_slurm_the_clusters_name_for_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve(monkeypatch, n17="10.1.2.3")
+    assert choose({**SLURM, "SLURMD_NODENAME": "n17"}) == Address("n17", None, "SLURMD_NODENAME=n17")
+
+
+def test_a_name_of_the_cluster_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve(monkeypatch, gpu01="192.168.0.7")
+    found = choose({**SLURM, "SLURMD_NODENAME": "n17"})
+    assert (found.host, found.interface) == ("gpu01", None)
+    assert found.why == "SLURMD_NODENAME=n17 does not resolve here, so the machine's own name gpu01"
+
+
+def test_elsewhere_the_machines_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve(monkeypatch, n17="10.1.2.3")
+    assert choose({}) == Address("gpu01", None, "the machine's own name gpu01")
+    inside_a_job = {env.LAUNCHER: "local", "SLURMD_NODENAME": "n17"}
+    assert choose(inside_a_job).host == "gpu01"
+
+
+@pytest.mark.parametrize(
+    ("address", "found"), [("127.0.1.1", "127.0.1.1"), ("127.0.0.1", "127.0.0.1"), ("10.1.2.3", "")]
+)
+def test_whether_the_machines_own_name_is_a_loopback_address(
+    monkeypatch: pytest.MonkeyPatch, address: str, found: str
+) -> None:
+    resolve(monkeypatch, gpu01=address)
+    assert own_loopback() == found
+
+
+def test_a_machine_whose_name_does_not_resolve_has_no_loopback_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve(monkeypatch)
+    assert own_loopback() == ""

@@ -1,0 +1,139 @@
+"""What agent 0 leaves at the end: the verdict for the scheduler's script, the events, the secrets or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from dist_train import env
+from dist_train.agent import settings
+from dist_train.agent.messages import Verdict
+from dist_train.agent.recorder import RunRecorder
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import append_event, read_events
+from dist_train.rundir.failure import Failure, read_failure
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    made.secrets.write_text('{"WANDB_API_KEY": "x"}')
+    return made
+
+
+def recorder(run: RunDir, launcher: str = "slurm", kind: str = "config") -> RunRecorder:
+    environ = {
+        env.RUN_DIR: str(run.path),
+        env.RUN_ID: "r",
+        env.LAUNCHER: launcher,
+        env.NNODES: "1",
+        env.NPROC_PER_NODE: "2",
+        env.NODE_RANK: "0",
+        env.RDZV: f"file://{run.path}/control/rdzv",
+        "SLURM_JOB_ID": "12",
+    }
+    told = settings.read([kind, "x"], environ)
+    return RunRecorder(replace(told, job="12.0"))
+
+
+def end(
+    run: RunDir,
+    code: int,
+    failure: Failure | None = None,
+    launcher: str = "slurm",
+    action: Literal["exit", "restart"] = "exit",
+) -> str:
+    """The verdict file; "" where there is none."""
+    recorder(run, launcher).ended(Verdict(action, code, "why"), failure)
+    path = run.control / "verdict-12.0"
+    return path.read_text() if path.exists() else ""
+
+
+def own(code: int) -> Failure:
+    return Failure(source="rank", cls="exit", rank=1, exit_code=code)
+
+
+@pytest.mark.parametrize("code", range(66, 80))
+def test_a_ranks_own_66_to_79_is_told_to_a_scheduler_as_1(run: RunDir, code: int) -> None:
+    assert end(run, code, own(code)) == "1\n"
+    failure = read_failure(run)
+    assert failure is not None
+    assert (failure.source, failure.exit_code) == ("rank", code), "and here it stands as it is"
+
+
+def test_the_local_launcher_is_told_the_ranks_own_code(run: RunDir) -> None:
+    assert end(run, 75, own(75), launcher="local") == "75\n"
+
+
+@pytest.mark.parametrize("code", [1, 3, 41, 65, 80, 137])
+def test_other_codes_of_a_rank_stay(run: RunDir, code: int) -> None:
+    assert end(run, code, own(code)) == f"{code}\n"
+
+
+@pytest.mark.parametrize("code", [69, 74, 78, 79])
+def test_our_own_codes_stay(run: RunDir, code: int) -> None:
+    assert end(run, code, Failure(source="dist-train", cls="dist_train", exit_code=code)) == f"{code}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [(75, True), (79, True), (0, False), (41, False), (76, False), (77, False), (78, False)]
+)
+def test_secrets_stay_as_long_as_the_job_may_start_again(run: RunDir, code: int, kept: bool) -> None:
+    end(run, code)
+    assert run.secrets.exists() is kept
+
+
+def test_a_restart_keeps_them_and_writes_no_verdict(run: RunDir) -> None:
+    assert end(run, 137, own(137), action="restart") == ""
+    assert run.secrets.exists()
+    assert [event["kind"] for event in read_events(run)] == ["restarted"]
+
+
+def commit(run: RunDir, step: int) -> None:
+    folder = run.checkpoints / f"step-{step:08}"
+    folder.mkdir()
+    (folder / "manifest.json").touch()
+
+
+def test_the_third_stop_at_the_same_step_is_76(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    codes = []
+    for _ in range(3):
+        decision = recorder(run).decide_stop()
+        codes.append(decision.exit_code)
+        recorder(run).ended(Verdict("exit", decision.exit_code, decision.why), None)
+    assert codes == [75, 75, 76]
+    assert (run.control / "verdict-12.0").read_text() == "76\n"
+
+
+def test_a_newer_step_or_a_new_submission_begins_the_count_anew(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    for attempt in (0, 1):
+        append_event(run, "preempted", attempt, step=7)
+    commit(run, 14)
+    assert recorder(run).decide_stop().exit_code == 75
+    append_event(run, "preempted", 2, step=14)
+    append_event(run, "preempted", 3, step=14)
+    assert recorder(run).decide_stop().exit_code == 76
+    append_event(run, "submitted")
+    assert recorder(run).decide_stop().exit_code == 75
+
+
+def test_crashes_and_stops_count_together(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    append_event(run, "preempted", 0, step=7)
+    append_event(run, "restarted", 1, committed=7)
+    assert recorder(run).decide_stop().exit_code == 76
+
+
+def test_a_script_without_checkpoints_is_never_stuck(run: RunDir) -> None:
+    for attempt in range(4):
+        append_event(run, "preempted", attempt, step=None)
+    assert recorder(run, kind="script").decide_stop().exit_code == 75
