@@ -27,7 +27,7 @@ _SIGNAL_MARGIN_S = 60
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f'\"\\$`#]")
 _END = "END-OF-CONFIG"
 # Variables of the script itself: an exported one of the same name would take their place.
-_SCRIPTS_OWN = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why")
+_SCRIPTS_OWN = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start")
 
 
 def render(spec: JobSpec, options: Options) -> bytes:
@@ -206,8 +206,14 @@ _TEARDOWN = [
     '[ "$verdict" = 75 ] && [ "$rc" = 78 ] && verdict=78',
     "rc=${verdict:-$rc}",
     'if [ "$rc" = 75 ] || [ "$rc" = 79 ]; then',
-    '  scontrol requeue "$SLURM_JOB_ID" ||',
-    f'    echo "[dist-train] not requeued; go on with: dist-train resume ${env.RUN_DIR}" >&2',
+    "  # Slurm may have lost this node and started the job elsewhere: only the newest start requeues.",
+    '  start=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/.* Restarts=\\([0-9]*\\).*/\\1/p")',
+    '  if [ "${start:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]; then',
+    '    echo "[dist-train] this start gives way: Slurm has started the job again" >&2',
+    "  else",
+    '    scontrol requeue "$SLURM_JOB_ID" ||',
+    f'      echo "[dist-train] not requeued; go on with: dist-train resume ${env.RUN_DIR}" >&2',
+    "  fi",
     "fi",
     'exit "$rc"',
 ]

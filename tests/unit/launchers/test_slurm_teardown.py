@@ -56,7 +56,7 @@ class Batch:
 
     def requeued(self) -> list[str]:
         """What scontrol was asked for."""
-        return [call for call in self.commands.calls if call.startswith("scontrol")]
+        return [call for call in self.commands.calls if call.startswith("scontrol requeue")]
 
 
 @pytest.fixture
@@ -122,6 +122,18 @@ def test_a_refused_requeue_leaves_the_code_and_says_how_to_go_on(batch: Batch, v
     assert done.returncode == int(verdict)
     assert f"[dist-train] not requeued; go on with: dist-train resume {batch.spec.run_dir}" in done.stderr
     assert "presently disabled" in done.stderr, "Slurm's own words too"
+
+
+@pytest.mark.parametrize(("newest", "requeued"), [(0, 1), (1, 0)])
+def test_an_old_start_on_a_lost_node_does_not_requeue_the_new_one(
+    batch: Batch, newest: int, requeued: int
+) -> None:
+    batch.commands.put("srun", step("79", 79))
+    batch.commands.says("scontrol", f"   Requeue=1 Restarts={newest} BatchFlag=1 Reboot=0 ExitCode=0:0\n")
+    done = batch.run()
+    assert done.returncode == 79
+    assert len(batch.requeued()) == requeued
+    assert ("this start gives way" in done.stderr) == (newest > 0)
 
 
 def test_a_verdict_of_another_start_is_not_this_ones(batch: Batch) -> None:
