@@ -13,7 +13,7 @@ help:
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
 	@echo 'make test-fast    unit and architecture tests without those of several processes (under a minute)'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make proof        the long proofs (pytest -m proof)'
+	@echo 'make proof        the long proofs (pytest -m proof); GROUP=slurm or GROUP=multiprocess: of these alone'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
 	@echo 'make constraints  write constraints.txt anew from the newest releases'
@@ -33,7 +33,7 @@ lint: venv-dev
 	@$(BIN)/python .ci/test.py --lint
 
 proof: venv-dev
-	@$(BIN)/python .ci/test.py --proof
+	@$(BIN)/python .ci/test.py --proof $(GROUP)
 
 bench: venv-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

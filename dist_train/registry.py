@@ -138,4 +138,7 @@ def _import_spec(name: str, spec: ModuleSpec | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    package, _, short = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], short, module)  # as an import does
     return module

@@ -18,8 +18,9 @@ from dist_train.rundir.board import NO_STEP, Board, Slot
 logger = logging.getLogger(__name__)
 
 _TARGET_S = 0.5
-_FIRST_CHECKS = 3
-_MAX_EVERY = 1000
+# Steps can slow down at once (the first ones draw prefetched batches, a file system stalls): a stop must
+# still be heard within the grace. A vote takes some 0.1 ms on a host, so 16 steps of 1 ms bear it.
+_MAX_EVERY = 16
 _FLAG_SHIFT = 32
 
 
@@ -107,8 +108,8 @@ class StopVote:
     """The ranks' agreement to stop, at the same call on all of them.
 
     Every rank asks at every step; every k-th asking is a collective that takes the largest flag.
-    The same collective carries rank 0's choice of the next k (about half a second of steps), so k
-    is equal on all ranks at any time. The first three askings vote, to learn how long a step is.
+    The same collective carries rank 0's choice of the next k, so k is equal on all ranks at any time:
+    half a second of steps by the slowest since the last vote, at most 16, and at most twice the last k.
 
     Args:
         control: the ranks' control group.
@@ -132,8 +133,9 @@ class StopVote:
         self._clock = clock
         self._asked = 0
         self._next = 0
-        self._step_s: float | None = None
-        self._last: tuple[int, float] | None = None
+        self._k = 1
+        self._slowest_s = 0.0
+        self._asked_at: float | None = None
         self.votes = 0
         self.value = 0
 
@@ -148,6 +150,10 @@ class StopVote:
         if self._asked == 0:
             self._flag.listen()
         asked, self._asked = self._asked, self._asked + 1
+        now = self._clock()
+        if self._asked_at is not None:
+            self._slowest_s = max(self._slowest_s, now - self._asked_at)
+        self._asked_at = now
         if asked < self._next:
             return False
         self._vote(asked)
@@ -157,20 +163,18 @@ class StopVote:
         return stop
 
     def _vote(self, asked: int) -> None:
-        now = self._clock()
-        if self._last is not None:
-            self._step_s = (now - self._last[1]) / (asked - self._last[0])
-        self._last = (asked, now)
-        choice = self._choose(asked) if self._control.is_main else 0
+        choice = self._choose() if self._control.is_main else 0
+        self._slowest_s = 0.0
         # One number carries both: any flag outweighs every k, and then k no longer matters.
         result = self._control.max_int(self._flag.read() << _FLAG_SHIFT | choice)
         self.votes += 1
         self.value = result >> _FLAG_SHIFT
-        self._next = asked + max(1, result & ((1 << _FLAG_SHIFT) - 1))
+        self._k = max(1, result & ((1 << _FLAG_SHIFT) - 1))
+        self._next = asked + self._k
 
-    def _choose(self, asked: int) -> int:
+    def _choose(self) -> int:
         if self._every is not None:
             return self._every
-        if asked + 1 < _FIRST_CHECKS or self._step_s is None:
-            return 1
-        return max(1, min(_MAX_EVERY, int(_TARGET_S / max(self._step_s, 1e-6))))
+        if self._asked == 1:
+            return 1  # no step was seen yet
+        return max(1, min(_MAX_EVERY, 2 * self._k, int(_TARGET_S / max(self._slowest_s, 1e-6))))

@@ -24,7 +24,7 @@ import slurm_namespaces as namespaces
 from slurm_cluster import SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_namespaces import NamespaceCluster
-from slurm_runs import SLOW, TWO_BY_TWO, Hashes, SlurmRun, launch
+from slurm_runs import SLOW, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, launch
 
 from dist_train.rundir import RunDir
 from dist_train.testing.plugin import require
@@ -103,14 +103,25 @@ def set_variables(patch: pytest.MonkeyPatch, cluster: SlurmCluster) -> None:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """The three hashes of the local 2 x 2 run, made once for all workers of pytest."""
-    shared = tmp_path_factory.getbasetemp().parent
-    found = shared / "undisturbed.json"
-    with (shared / "undisturbed.lock").open("w") as lock:
+    """The three hashes of the local 2 x 2 run."""
+    return local_hashes(tmp_path_factory, "2x2", TWO_BY_TWO)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
+    """The three hashes of the local 2 x 1 run."""
+    return local_hashes(tmp_path_factory, "2x1", TWO_BY_ONE)
+
+
+def local_hashes(factory: pytest.TempPathFactory, name: str, shape: Sequence[str]) -> Hashes:
+    """Of a run that nobody disturbs; made once for all workers of pytest."""
+    shared = factory.getbasetemp().parent
+    found = shared / f"undisturbed-{name}.json"
+    with (shared / f"undisturbed-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.exists():
-            folder = tmp_path_factory.mktemp("undisturbed")
-            done = launch(folder, "base", *TWO_BY_TWO, SLOW, launcher="local")
+            folder = factory.mktemp(f"undisturbed-{name}")
+            done = launch(folder, "base", *shape, SLOW, launcher="local")
             assert done.code == 0, done
             hashes = SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
             found.write_text(json.dumps(hashes))

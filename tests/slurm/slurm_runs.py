@@ -24,10 +24,12 @@ from dist_train.testing import CliResult, launch_cli
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SLOW = WORKLOADS / "slow.yaml"
-# 0.1 s a step: a rank's share of 16 samples, drawn by two workers.
+# 0.1 s a step with four ranks, 0.2 s with two: a rank's share of 16 or 32 samples, drawn by two workers.
 SLOWLY = ("--env", "SLOW_S=0.0125")
 Hashes = tuple[str, str, str]
 TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
+# Enough where only nodes, agents and signals matter; torch is imported half as often.
+TWO_BY_ONE = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from slurm_namespaces import NamespaceCluster
-from slurm_runs import SLOW, TWO_BY_TWO, Hashes, SlurmRun
+from slurm_runs import SLOW, TWO_BY_ONE, Hashes, SlurmRun
 
 from dist_train.agent import bounds
 from dist_train.rundir import RunDir
@@ -44,10 +44,11 @@ def launch_inside(
     )
 
 
+@pytest.mark.proof
 def test_a_cut_cable_is_noticed_named_and_mended_by_another_node(
-    slurm_namespaces: NamespaceCluster, tmp_path: Path, undisturbed: Hashes
+    slurm_namespaces: NamespaceCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
-    words = ("--detach", *TWO_BY_TWO, "--env", "SLOW_S=0.03", SLOW)
+    words = ("--detach", *TWO_BY_ONE, "--env", "SLOW_S=0.03", SLOW)
     said = launch_inside(slurm_namespaces, tmp_path, "cable", *words)
     assert said.returncode == 0, said
     run = SlurmRun(slurm_namespaces, RunDir(tmp_path / "runs" / "cable"))
@@ -64,7 +65,7 @@ def test_a_cut_cable_is_noticed_named_and_mended_by_another_node(
     assert run.job["Restarts"] == "1"
     assert second not in run.events("attempt_started")[1]["hosts"]
     assert (run.resume_steps()[1] or 0) >= 10
-    assert run.hashes == undisturbed
+    assert run.hashes == undisturbed_pair
 
 
 def agents_of_node_0(run: SlurmRun) -> bool:
@@ -79,8 +80,7 @@ def test_a_run_directory_that_a_node_does_not_see_is_78_and_names_the_node(
     (tmp_path / "runs").mkdir()
     for name in slurm_namespaces.names[1:]:
         slurm_namespaces.hide(name, tmp_path / "runs")
-    shape = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
-    blind = launch_inside(slurm_namespaces, tmp_path, "blind", *shape, script)
+    blind = launch_inside(slurm_namespaces, tmp_path, "blind", *TWO_BY_ONE, script)
     assert blind.returncode == 78, blind
     assert "is not shared by" in blind.stdout + blind.stderr
     assert "n2" in blind.stdout + blind.stderr
@@ -88,7 +88,7 @@ def test_a_run_directory_that_a_node_does_not_see_is_78_and_names_the_node(
     assert run.job["ExitCode"] == "78:0"
     assert run.job["Restarts"] == "0"
     slurm_namespaces.hide(slurm_namespaces.names[0], tmp_path / "runs")
-    nowhere = launch_inside(slurm_namespaces, tmp_path, "nowhere", *shape, script)
+    nowhere = launch_inside(slurm_namespaces, tmp_path, "nowhere", *TWO_BY_ONE, script)
     assert nowhere.returncode == 78, nowhere
     assert "is not shared by n1" in nowhere.stderr, nowhere.stderr
 
@@ -96,7 +96,7 @@ def test_a_run_directory_that_a_node_does_not_see_is_78_and_names_the_node(
 def test_an_interface_is_taken_by_name_or_network(slurm_namespaces: NamespaceCluster, tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text(HELLO)
-    shape = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1", "--show-ranks", "all")
+    shape = (*TWO_BY_ONE, "--show-ranks", "all")
     found = launch_inside(slurm_namespaces, tmp_path, "net", *shape, "--interface", "10.77.0.0/24", script)
     assert found.returncode == 0, found
     assert "rank 0 eth" in found.stdout or "rank 0 n1" in found.stdout, found

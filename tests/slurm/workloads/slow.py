@@ -42,6 +42,13 @@ class SlowDigits(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._digits[index]
 
 
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _witness(folder: Path, child: subprocess.Popen[bytes]) -> None:
     me = psutil.Process()
     with (folder / f"rank-{os.environ['RANK']}-of-{os.environ['DIST_TRAIN_ATTEMPT']}.jsonl").open(
@@ -49,8 +56,8 @@ def _witness(folder: Path, child: subprocess.Popen[bytes]) -> None:
     ) as file:
         while True:
             stop = Path(os.environ["DIST_TRAIN_STOP_FILE"]).read_bytes()[0]
-            workers = [kin for kin in me.children() if kin.pid != child.pid and kin.status() != "zombie"]
-            line = {"stop": stop, "sleep": child.poll() is None, "workers": len(workers)}
+            workers = sum(_lives(kin) for kin in me.children() if kin.pid != child.pid)
+            line = {"stop": stop, "sleep": child.poll() is None, "workers": workers}
             file.write(json.dumps(line) + "\n")
             file.flush()
             time.sleep(0.02)
