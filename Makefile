@@ -6,14 +6,15 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint proof bench slurm-dev constraints clean venv venv-dev
+.PHONY: help demo test test-fast lint proof soak bench slurm-dev constraints clean venv venv-dev
 
 help:
 	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
 	@echo 'make test-fast    unit and architecture tests without those of several processes (under a minute)'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make proof        the long proofs (pytest -m proof); GROUP=slurm or GROUP=multiprocess: of these alone'
+	@echo 'make proof        the longer proofs (pytest -m proof), some 10 minutes; CI runs them too'
+	@echo 'make soak         the longest: 80 kills, 50 launches; some 15 minutes'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
 	@echo 'make constraints  write constraints.txt anew from the newest releases'
@@ -33,7 +34,10 @@ lint: venv-dev
 	@$(BIN)/python .ci/test.py --lint
 
 proof: venv-dev
-	@$(BIN)/python .ci/test.py --proof $(GROUP)
+	@$(BIN)/python .ci/test.py --proof
+
+soak: venv-dev
+	@$(BIN)/python .ci/test.py --soak
 
 bench: venv-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -1,7 +1,7 @@
 """What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
 
 --fast: unit and architecture only, without the tests that start several processes.
---lint: ruff and mypy only. --proof [GROUP ...]: the long proofs alone, of all groups or of these.
+--lint: ruff and mypy only. --proof: the longer proofs alone, which CI runs too; --soak: the longest.
 Words after `--` go to pytest.
 """
 
@@ -25,10 +25,10 @@ from dist_train.testing.components import apt_may_run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group; a group of tests that start many processes runs one test at a time.
-GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 3, "k8s": 0}
+GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 0}
 FAST = ("unit", "architecture")
-# Groups that have long proofs.
-PROOFS = ("multiprocess", "slurm")
+# Groups with tests that `make test` leaves out, by marker.
+LONG = {"proof": ("multiprocess", "slurm"), "soak": ("multiprocess",)}
 # Far above what any group needs: a hang must end, whatever pytest does.
 LIMIT_S = 1800.0
 
@@ -48,7 +48,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--lint", action="store_true")
-    parser.add_argument("--proof", nargs="*", metavar="GROUP")
+    parser.add_argument("--proof", dest="long", action="store_const", const="proof")
+    parser.add_argument("--soak", dest="long", action="store_const", const="soak")
     parser.add_argument("words", nargs="*")
     asked = parser.parse_args()
     os.chdir(ROOT)
@@ -58,22 +59,22 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     began = time.monotonic()
     outcomes: list[Outcome] = []
-    if not asked.fast and asked.proof is None:
+    if not asked.fast and asked.long is None:
         outcomes += [check(name, words) for name, words in checks().items()]
     if not asked.lint:
         install_debian_packages()
-        names, words = chosen(asked.fast, asked.proof)
+        names, words = chosen(asked.fast, asked.long)
         outcomes += [group(name, [*words, *asked.words]) for name in names if has_tests(name)]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
-def chosen(fast: bool, proof: list[str] | None) -> tuple[Sequence[str], list[str]]:
+def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], list[str]]:
     """The groups to run, and what selects their tests."""
-    if proof is not None:
-        return proof or PROOFS, ["-m", "proof"]
+    if long is not None:
+        return LONG[long], ["-m", long]
     if fast:
-        return FAST, ["-m", "not multiprocess and not proof"]
+        return FAST, ["-m", "not multiprocess and not proof and not soak"]
     return tuple(GROUPS), []
 
 

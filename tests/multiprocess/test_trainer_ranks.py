@@ -286,7 +286,7 @@ def random_streams(checkpoint: Path, ranks: int) -> list[bytes]:
     return [found[f"rank{rank}/rng/torch"] for rank in range(ranks)]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_stopped_and_killed_and_resumed_gives_the_same_bits_on_three_ranks(tmp_path: Path) -> None:
     """Three: with two ranks every order of summation gives the same bits."""
     quiet = run_job(tmp_path / "quiet", 1, 3, *NOISY, without="loss:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,11 +35,15 @@ def slurm_user_signal(
     yield from lend(_user_signal_session, monkeypatch)
 
 
-@pytest.mark.parametrize("partition", ["low5", pytest.param("low15", marks=pytest.mark.proof)])
 def test_a_preemption_by_terms_default_signal(
-    slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes, partition: str
+    slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
-    check_preemption(slurm, tmp_path, undisturbed, partition)
+    check_preemption(slurm, tmp_path, undisturbed_pair, "low5", TWO_BY_ONE)
+
+
+@pytest.mark.proof
+def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes) -> None:
+    check_preemption(slurm, tmp_path, undisturbed, "low15", TWO_BY_TWO)
 
 
 @pytest.mark.proof
@@ -47,14 +51,16 @@ def test_a_preemption_by_terms_default_signal(
 def test_a_preemption_by_the_users_signal(
     slurm_user_signal: SlurmCluster, tmp_path: Path, undisturbed: Hashes, partition: str
 ) -> None:
-    check_preemption(slurm_user_signal, tmp_path, undisturbed, partition)
+    check_preemption(slurm_user_signal, tmp_path, undisturbed, partition, TWO_BY_TWO)
 
 
-def check_preemption(slurm: SlurmCluster, folder: Path, undisturbed: Hashes, partition: str) -> None:
+def check_preemption(
+    slurm: SlurmCluster, folder: Path, undisturbed: Hashes, partition: str, shape: Sequence[str]
+) -> None:
     """A job of a higher partition takes the nodes; the run goes on when it has them again."""
     witness = folder / "witness"
     witness.mkdir()
-    words = (*TWO_BY_TWO, "-p", partition, *SLOWLY, "--env", f"WITNESS={witness}", SLOW)
+    words = (*shape, "-p", partition, *SLOWLY, "--env", f"WITNESS={witness}", SLOW)
     low = submit(slurm, folder, "low", *words)
     low.wait_for_step(10)
     high = (
@@ -77,7 +83,7 @@ def check_preemption(slurm: SlurmCluster, folder: Path, undisturbed: Hashes, par
     assert first is None
     assert second == preempted["step"] >= 10
     assert low.hashes == undisturbed
-    for rank in range(4):
+    for rank in range(2 * int(shape[-1])):
         lines = [json.loads(line) for line in (witness / f"rank-{rank}-of-0.jsonl").read_text().splitlines()]
         stopped = [line for line in lines if line["stop"]]
         assert len(stopped) >= 3, "rank lived on after the signal, to save"
@@ -85,6 +91,7 @@ def check_preemption(slurm: SlurmCluster, folder: Path, undisturbed: Hashes, par
         assert stopped[0]["workers"] == 2, f"both loader workers of rank {rank} outlive the signal"
 
 
+@pytest.mark.proof
 def test_a_real_time_limit_saves_and_goes_on(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
@@ -146,6 +153,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     assert once.hashes == undisturbed_pair
 
 
+@pytest.mark.proof
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)
     for restart in range(3):
