@@ -11,7 +11,7 @@ pytestmark = pytest.mark.multiprocess
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits.yaml"
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.proof) for seed in (2, 3, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 5))])
 def test_the_digits_are_learned(tmp_path: Path, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
     finished = start(tmp_path, "digits", DIGITS, f"seed={seed}", timeout_s=60)
     assert finished.cli.code == 0, finished.cli
