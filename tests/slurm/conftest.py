@@ -58,11 +58,11 @@ def slurm_accounting_session() -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="session")
 def slurm_namespaces_session() -> Iterator[NamespaceCluster]:
-    """A cluster whose nodes are in namespaces; a silent node is DOWN after 11 to 20 s."""
+    """A cluster whose nodes are in namespaces; a silent node is DOWN later than our own 30 s."""
     require_binaries([*slurm_cluster.BINARIES, *namespaces.BINARIES])
     if os.geteuid() != 0:
         require("slurm", "nodes in network namespaces need root")
-    with NamespaceCluster(ClusterSettings(slurmd_timeout_s=30)) as cluster:
+    with NamespaceCluster(ClusterSettings(slurmd_timeout_s=50)) as cluster:
         yield cluster
 
 

@@ -14,7 +14,7 @@ from slurm_runs import SLOW, TWO_BY_ONE, Hashes, SlurmRun
 from dist_train.agent import bounds
 from dist_train.rundir import RunDir
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 HELLO = "import os\nprint('rank', os.environ['RANK'], os.environ.get('GLOO_SOCKET_IFNAME'))\n"
 
 
@@ -61,7 +61,7 @@ def test_a_cut_cable_is_noticed_named_and_mended_by_another_node(
     assert f"node 1 ({second}) is gone: no heartbeat" in failed["message"]
     run.wait_for(lambda: not agents_of_node_0(run), "the end of the attempt", bounds.HOST_DEATH_S)
     assert time.monotonic() - cut_at < bounds.HOST_DEATH_S
-    run.wait_done(within_s=100)
+    run.wait_done(within_s=150)
     assert run.job["Restarts"] == "1"
     assert second not in run.events("attempt_started")[1]["hosts"]
     assert (run.resume_steps()[1] or 0) >= 10
