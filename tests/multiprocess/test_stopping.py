@@ -17,7 +17,7 @@ from dist_train.testing import launch_cli
 pytestmark = pytest.mark.multiprocess
 SHAPE = ("--nodes", 2, "--gpus-per-node", 1)
 # Longer than the others: the stop must find it at work.
-LONG = (WORKLOADS / "text.yaml", "trainer.steps=400", "checkpoint.every_steps=50")
+LONG = (WORKLOADS / "text.yaml", "trainer.steps=200", "checkpoint.every_steps=50")
 
 
 def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_bits(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ def test_uneven_and_empty_shares_accumulated_and_clipped_match_one_process(tmp_p
     assert len(one.losses("eval")) == 4
 
 
+@pytest.mark.proof
 def test_units_that_vary_are_divided_by_the_sum_of_all_ranks(tmp_path: Path) -> None:
     changes = ("task=waves:Padded", "trainer.steps=20", "data.batch_size=7")
     one = run_job(tmp_path / "one", 1, 1, *changes, without="loss:")
