@@ -25,10 +25,10 @@ from dist_train.testing.components import apt_may_run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group; a group of tests that start many processes runs one test at a time.
-GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 0}
+GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
 # Groups with tests that `make test` leaves out, by marker.
-LONG = {"proof": ("multiprocess", "slurm"), "soak": ("multiprocess",)}
+LONG = {"proof": ("multiprocess", "slurm", "k8s"), "soak": ("multiprocess",)}
 # Far above what any group needs: a hang must end, whatever pytest does.
 LIMIT_S = 1800.0
 

@@ -28,6 +28,12 @@ GRACE_S = "DIST_TRAIN_GRACE_S"
 MAX_RESTARTS = "DIST_TRAIN_MAX_RESTARTS"
 JOIN_TIMEOUT_S = "DIST_TRAIN_JOIN_TIMEOUT_S"  # how long node 0 waits for the others
 JOB = "DIST_TRAIN_JOB"  # names the verdict file: one per start of the job by its launcher
+# Kubernetes -> agent: what only the cluster knows of a pod, by the downward API.
+POD_UID = "DIST_TRAIN_POD_UID"
+POD_NAME = "DIST_TRAIN_POD_NAME"
+POD_NODE = "DIST_TRAIN_POD_NODE"
+SUBMISSION = "DIST_TRAIN_SUBMISSION"  # uid of the object that was submitted: the same for all its pods
+TERMINATION_LOG = "DIST_TRAIN_TERMINATION_LOG"  # for tests; in a pod it is /dev/termination-log
 # Agent -> worker, besides torchrun's own.
 ATTEMPT = "DIST_TRAIN_ATTEMPT"
 STOP_FILE = "DIST_TRAIN_STOP_FILE"

@@ -17,6 +17,7 @@ from dist_train.errors import ExitCode, UnavailableError
 from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
 from dist_train.jobs.launcher import Detached
 from dist_train.jobs.logs import follow_logs
+from dist_train.jobs.pace import Pace
 from dist_train.jobs.spec import canonical_json
 from dist_train.rundir import RunDir
 from dist_train.rundir.records import read_json, write_bytes_atomic
@@ -24,8 +25,7 @@ from launchers._slurm import script, submission
 from launchers._slurm.client import call
 from launchers._slurm.console import Console
 from launchers._slurm.options import Options
-from launchers._slurm.pace import Pace
-from launchers._slurm.queries import job_and_cluster
+from launchers._slurm.queries import Answer, job_and_cluster, look
 from launchers._slurm.standing import newest_verdict, ranks_own_code, standing, verdict_file
 
 _TICK_S = 0.2
@@ -42,7 +42,7 @@ class SlurmLauncher:
     Options = Options
 
     def __init__(self) -> None:
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, Pace[Answer]] = {}
 
     def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
         """The batch script; it needs neither srun nor a cluster."""
@@ -65,7 +65,7 @@ class SlurmLauncher:
     def state(self, handle: JobHandle, run_dir: str) -> JobState:
         """Asks squeue, then scontrol, then sacct, then the run's own records; the state says who answered."""
         run = RunDir(Path(run_dir))
-        pace = self._paces.setdefault(handle.text, Pace())
+        pace = self._paces.setdefault(handle.text, Pace(look))
         return standing(handle, run, pace.ask(handle, _happened(run, handle)))
 
     def logs(

@@ -1,4 +1,4 @@
-"""Which address of this node the others use: by --interface, by the cluster's name for it, by its own."""
+"""Which address of this node the others use: by --interface, by the cluster's word for it, by its name."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def choose(environ: Mapping[str, str]) -> Address:
     if name and environ.get(env.LAUNCHER) == "slurm" and _resolves(name):
         return Address(name, None, f"{_SLURM_NAME}={name}")
     own = socket.gethostname()
+    if environ.get(env.LAUNCHER) == "kubernetes" and (pods := _address_of(own)):
+        return Address(pods, None, f"the pod's own address; its name is {own}")
     why = f"{_SLURM_NAME}={name} does not resolve here, so " if name else ""
     return Address(own, None, f"{why}the machine's own name {own}")
 
@@ -66,17 +68,33 @@ def own_loopback() -> str:
 
     gloo binds to what the name resolves to (Debian's installer writes 127.0.1.1 into /etc/hosts).
     """
+    address = _resolved(socket.gethostname())
+    return address if address and ipaddress.ip_address(address).is_loopback else ""
+
+
+def is_address(host: str) -> bool:
+    """Whether it needs no name service."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return ""
-    address = str(found[0][4][0])
-    return address if ipaddress.ip_address(address).is_loopback else ""
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _address_of(name: str) -> str:
+    """What others may reach; empty where the name is unknown or leads back to this machine alone."""
+    address = _resolved(name)
+    return "" if not address or ipaddress.ip_address(address).is_loopback else address
 
 
 def _resolves(name: str) -> bool:
+    return bool(_resolved(name))
+
+
+def _resolved(name: str) -> str:
+    """The first IPv4 address of a name; empty where it has none."""
     try:
-        socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
-        return False
-    return True
+        return ""
+    return str(found[0][4][0])

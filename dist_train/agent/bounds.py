@@ -14,4 +14,5 @@ ROLL_CALL_S = 15.0  # missing nodes are named this often
 REPORTS_S = 2.0  # how long node 0 waits for other nodes' reports after the first failure
 STACK_DUMP_S = 2.0  # a failed group's ranks print their stacks, then they are killed
 CONNECT_S = 5.0  # one try to reach node 0, hello included
+STALE_ADDRESS_S = 120.0  # in a cluster's DNS node 0's name may lead to an earlier pod's address
 MONITOR_S = 0.05

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+from dist_train.agent import submissions
 from dist_train.agent.settings import Settings
 from dist_train.jobs.spec import JobSpec, Target
 from dist_train.rundir.events import append_event
@@ -15,6 +16,9 @@ from dist_train.rundir.records import read_json, write_json_atomic
 def describe(told: Settings, environ: Mapping[str, str] | None = None) -> None:
     """Write job.json and `submitted`, so that every verb finds the run; nothing where a launcher has."""
     environ = os.environ if environ is None else environ
+    if told.in_pod:
+        _describe_in_pod(told)
+        return
     handle = f"{told.launcher}:{environ.get('SLURM_JOB_ID', '')}"
     if told.launcher != "slurm" or handle.endswith(":"):
         return
@@ -24,6 +28,14 @@ def describe(told: Settings, environ: Mapping[str, str] | None = None) -> None:
     append_event(told.run, "submitted", launcher=told.launcher, handle=handle, host=socket.gethostname())
     facts = {"launcher": told.launcher, "handle": handle, "argv": [], "options": {}, "by_hand": True}
     write_json_atomic(told.run.job, {**facts, "spec": _spec(told).to_json()})
+
+
+def _describe_in_pod(told: Settings) -> None:
+    """Whoever launched sees no run directory in a pod: agent 0 writes what it knows, and each submission."""
+    submissions.begin(told)
+    if read_json(told.run.job) is None:
+        facts = {"launcher": told.launcher, "handle": submissions.handle(told), "argv": [], "options": {}}
+        write_json_atomic(told.run.job, {**facts, "by_hand": True, "spec": _spec(told).to_json()})
 
 
 def _spec(told: Settings) -> JobSpec:

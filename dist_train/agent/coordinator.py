@@ -71,7 +71,12 @@ class Timing:
 
 
 class Coordinator:
-    """Decides when an attempt starts and how it ended."""
+    """Decides when an attempt starts and how it ended.
+
+    Args:
+        replaced: the cluster puts another node into the place of one that has gone (Kubernetes), so that
+            one that goes while the others gather is waited for, and ends nothing.
+    """
 
     def __init__(
         self,
@@ -81,6 +86,7 @@ class Coordinator:
         open_store: Callable[[], tuple[str, int]],
         clock: Callable[[], float],
         timing: Timing | None = None,
+        replaced: bool = False,
     ) -> None:
         self.nodes = nodes
         self._nonce = nonce
@@ -88,6 +94,7 @@ class Coordinator:
         self._open_store = open_store
         self._clock = clock
         self._timing = timing or Timing()
+        self._replaced = replaced
         self._started_at = clock()
         self._next_roll_call = self._started_at + self._timing.roll_call_s
         self.phase: Literal["joining", "running", "settling", "over"] = "joining"
@@ -102,6 +109,7 @@ class Coordinator:
         self._lost: set[int] = set()
         self._settle_at = 0.0
         self._gone: set[int] = set()
+        self._leaving: set[int] = set()
         self._over_at = 0.0
         self.verdict: Verdict | None = None
 
@@ -138,6 +146,9 @@ class Coordinator:
 
     def lost(self, node: int, why: str) -> list[Send]:
         """A node's agent is gone: its connection closed, or it was silent for too long."""
+        if self._replaced and self.phase == "joining":
+            self._forget(node)
+            return []
         if node in self._gone or node in self._lost:
             return []
         self._lost.add(node)
@@ -170,6 +181,8 @@ class Coordinator:
     def _on_join(self, join: Join) -> list[Send]:
         if self.verdict is not None and self.phase == "over":
             return [(join.node, self.verdict)]
+        if join.node in self._leaving:
+            return [(join.node, _stopped_alone(join.node))]
         self._joins[join.node] = join
         self._ever_here.add(join.node)
         if len(self._joins) < self.nodes or self.phase != "joining":
@@ -288,12 +301,22 @@ class Coordinator:
     def _on_stop(self, asked: StopAsked) -> list[Send]:
         if self.stopping is not None:
             return []
+        if self._replaced and self.phase == "joining" and asked.node != 0:
+            self._forget(asked.node)
+            self._leaving.add(asked.node)
+            return [(asked.node, _stopped_alone(asked.node))]
         self.stopping = asked.reason
         if self.phase == "joining":
             if asked.reason != CANCEL:
                 return self._end_stopped()
             return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled before it began"), None)
         return self._to_all(asked)
+
+    def _forget(self, node: int) -> None:
+        """Another will come in its place; until then it is missing."""
+        self._joins.pop(node, None)
+        for box in (self._ever_here, self._gone, self._leaving):
+            box.discard(node)
 
     def _missing(self) -> list[int]:
         return [node for node in range(self.nodes) if node not in self._joins]
@@ -318,3 +341,7 @@ class Coordinator:
 
     def _to_all(self, message: Message) -> list[Send]:
         return [(node, message) for node in range(self.nodes) if node not in self._lost]
+
+
+def _stopped_alone(node: int) -> Verdict:
+    return Verdict("exit", ExitCode.PREEMPTED, f"node {node} was stopped while the nodes gathered")

@@ -16,11 +16,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from dist_train.agent import bounds
-from dist_train.agent.hello import Identity, LineReader, Silent, introduce
+from dist_train.agent.hello import Identity, LineReader, Refused, Silent, introduce
 from dist_train.errors import ConfigError, RendezvousError
 from dist_train.rundir.records import write_bytes_atomic
 
-_RETRY_S = 0.1
+RETRY_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,31 @@ def connect(
     deadline: float,
     say: Callable[[str], None],
     give_up: Callable[[], bool],
+    patience_s: float = 0.0,
+    retry_s: float = RETRY_S,
 ) -> tuple[socket.socket, LineReader]:
     """Reach node 0 and be accepted: bounded tries, each reason said when it changes.
+
+    The name is resolved anew at each try.
 
     Args:
         deadline: `time.monotonic()` at which to give up.
         say: called with what is waited for, at once and then every 15 s.
         give_up: asked between tries; true when a stop was asked for.
+        patience_s: how long the address may still be that of a stranger, of another run, or of a node 0
+            that has not yet missed this node's last agent.
     """
     said, say_again_at = "", 0.0
+    patient_until = time.monotonic() + patience_s
     while True:
         try:
             return _try_once(endpoint, me, node)
         except (OSError, Silent) as error:
             reason = _reason(endpoint, error)
+        except (RendezvousError, ConfigError) as error:
+            if isinstance(error, Refused) or time.monotonic() >= patient_until or give_up():
+                raise
+            reason = error.what
         now = time.monotonic()
         if now >= deadline or give_up():
             raise RendezvousError(
@@ -119,7 +130,7 @@ def connect(
         if reason != said or now >= say_again_at:
             say(f"node {node} waits for node 0: {reason}")
             said, say_again_at = reason, now + bounds.ROLL_CALL_S
-        time.sleep(_RETRY_S)
+        time.sleep(retry_s)
 
 
 def _try_once(endpoint: Endpoint, me: Identity, node: int) -> tuple[socket.socket, LineReader]:

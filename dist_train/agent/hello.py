@@ -6,7 +6,7 @@ the run key, so that an old agent or another user's job is refused by name, not 
 
     node 0 -> peer:  dist-train 1 <run_id> <challenge>
     peer -> node 0:  {"node": 1, "version": "0.1.0", "challenge": "…", "mac": "…"}
-    node 0 -> peer:  {"ok": true, "mac": "…"}   or   {"ok": false, "why": "…"}
+    node 0 -> peer:  {"ok": true, "mac": "…"}   or   {"ok": false, "why": "…", "for_ever": false}
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Silent(Exception):
     """The listener took the connection and said nothing (yet)."""
 
 
+class Refused(ConfigError):
+    """Node 0 of this very run will never take this node: another version, a rank that does not fit."""
+
+
 class LineReader:
     """Reads lines from a socket; keeps what came after the last newline."""
 
@@ -74,16 +78,17 @@ def answer(
         version, mac, theirs = str(hello["version"]), str(hello["mac"]), str(hello["challenge"])
     except (ValueError, KeyError, TypeError):
         return None
-    why = None
+    why, for_ever = None, False
     if not hmac.compare_digest(mac, me.mac(challenge, node)):
         why = "it does not know this run's key: its run directory is another one"
     elif version != __version__:
-        why = f"it runs dist-train {version}, node 0 runs {__version__}"
+        why, for_ever = f"it runs dist-train {version}, node 0 runs {__version__}", True
     elif not 0 <= node < nodes:
-        why = f"its node rank {node} does not fit {nodes} nodes"
+        why, for_ever = f"its node rank {node} does not fit {nodes} nodes", True
     elif node in taken:
         why = f"node rank {node} is given twice"
-    reply = {"ok": False, "why": why} if why else {"ok": True, "mac": me.mac(theirs, "node 0")}
+    refusal = {"ok": False, "why": why, "for_ever": for_ever}
+    reply = refusal if why else {"ok": True, "mac": me.mac(theirs, "node 0")}
     connection.sendall(json.dumps(reply).encode() + b"\n")
     return None if why else node
 
@@ -114,7 +119,8 @@ def introduce(connection: socket.socket, reader: LineReader, me: Identity, node:
     except ValueError:
         reply = {}
     if not reply.get("ok"):
-        raise ConfigError(
+        refused = Refused if reply.get("for_ever") else ConfigError
+        raise refused(
             f"node 0 at {where} refused node {node}: {reply.get('why', 'it closed the connection')}"
         )
     if not hmac.compare_digest(str(reply.get("mac", "")), me.mac(mine, "node 0")):

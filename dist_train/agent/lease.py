@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from dist_train.agent import bounds
 from dist_train.agent.settings import Settings
@@ -15,6 +16,7 @@ from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.25
+CLAIM = "superseded"
 
 
 class Lease:
@@ -23,11 +25,13 @@ class Lease:
     def __init__(self, told: Settings) -> None:
         self._told = told
         self._run = told.run
-        self._claim = told.run.control / "superseded"
+        self._claim = told.run.control / CLAIM
         self._held = False
 
-    def take(self) -> None:
+    def take(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Make the run ours; raises ConfigError where another agent is at work on it.
+
+        `give_up` is asked while an earlier start is waited for, where that may take long.
 
         A scheduler that has lost a node's daemon starts the job elsewhere while the old processes may
         live on: the old owner is told, and has as long as a silent host has to go.
@@ -67,16 +71,12 @@ class Lease:
 
     def beat(self, attempt: int) -> None:
         """Say that we live; not over somebody else's lease."""
-        if not self._held or not self._is_ours():
-            return
-        record = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "job": self._told.job,
-            "attempt": attempt,
-        }
+        if self._held and self._is_ours():
+            self._write(attempt)
+
+    def _write(self, attempt: int) -> None:
         try:
-            write_json_atomic(self._run.lease, record)
+            write_json_atomic(self._run.lease, self._record(attempt))
         except OSError as error:
             logger.warning("the lease could not be written: %s", error)
 
@@ -85,6 +85,14 @@ class Lease:
         if self._held and self._is_ours():
             self._run.lease.unlink(missing_ok=True)
         self._held = False
+
+    def _record(self, attempt: int) -> dict[str, object]:
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "job": self._told.job,
+            "attempt": attempt,
+        }
 
     def _is_ours(self) -> bool:
         lease = read_json(self._run.lease)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from dist_train.agent import bounds
-from dist_train.agent.lease import Lease
 from dist_train.agent.messages import Verdict
+from dist_train.agent.pod_lease import lease_of
 from dist_train.agent.policy import Decision, History, decide, decide_stop
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
@@ -29,21 +30,28 @@ def write_verdict(settings: Settings, code: int, why: str = "") -> None:
     write_bytes_atomic(settings.run.control / f"verdict-{settings.job}", f"{text}\n".encode())
 
 
+def code_for_scheduler(launcher: str, code: int, failure: Failure | None) -> int:
+    """A rank's own 66 to 79 must not mean to a scheduler what they mean among us."""
+    own = failure is not None and failure.source == "rank" and code in _OURS
+    return int(ExitCode.EARLY_EXIT) if own and launcher != "local" else code
+
+
 class RunRecorder:
     """Writes the run directory's records of which agent 0 is the one writer."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._run = settings.run
-        self._lease = Lease(settings)
+        self._lease = lease_of(settings)
         self._attempt = 0
+        self._began = False
         self._stop = threading.Event()
         self._seen = set(committed_steps(self._run))
         self._poller = threading.Thread(target=self._poll, name="agent-records", daemon=True)
 
-    def start(self) -> None:
+    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Take the lease and begin to watch for committed checkpoints; raises ConfigError if it is held."""
-        self._lease.take()
+        self._lease.take(give_up)
         self._poller.start()
 
     def close(self) -> None:
@@ -61,6 +69,7 @@ class RunRecorder:
         """Take the attempt's number; refuses changed code, and restarts that are used up."""
         self._account_for_lost_attempt()
         self._attempt = self._run.begin_attempt()
+        self._began = True
         folder = self._run.attempts / str(self._attempt)
         self._refuse_changed_code(fingerprint)
         write_json_atomic(folder / "fingerprint.json", fingerprint)
@@ -97,6 +106,8 @@ class RunRecorder:
 
     def decide_stop(self) -> Decision:
         """75, or 76 after three attempts that brought no newer committed step."""
+        if self._stopped_before_it_began:
+            return Decision(False, ExitCode.PREEMPTED, "stopped before an attempt had begun")
         return decide_stop(self._history())
 
     def ended(self, verdict: Verdict, failure: Failure | None) -> None:
@@ -107,21 +118,24 @@ class RunRecorder:
         if verdict.action == "restart":
             self._note_restart(verdict.why, failure)
             return
-        if verdict.exit_code == ExitCode.PREEMPTED:
+        if verdict.exit_code == ExitCode.PREEMPTED and self._stopped_before_it_began:
+            pass  # no attempt has ended: the last event still tells how the one before did
+        elif verdict.exit_code == ExitCode.PREEMPTED:
             append_event(self._run, "preempted", self._attempt, step=newest_step(self._run))
         elif verdict.exit_code != ExitCode.ATTEMPT_LOST:
             append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
         if verdict.exit_code not in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST):
             self._run.secrets.unlink(missing_ok=True)
-        write_verdict(self._settings, self._code_for_launcher(verdict.exit_code, failure))
+        write_verdict(self._settings, code_for_scheduler(self._settings.launcher, verdict.exit_code, failure))
 
-    def _code_for_launcher(self, code: int, failure: Failure | None) -> int:
-        """A rank's own 66 to 79 must not mean to a scheduler's script what they mean among us."""
-        own = failure is not None and failure.source == "rank" and code in _OURS
-        return int(ExitCode.EARLY_EXIT) if own and self._settings.launcher != "local" else code
+    @property
+    def _stopped_before_it_began(self) -> bool:
+        """Pods come and go one by one, and each that goes stops those that wait: no attempt is used up."""
+        return self._settings.in_pod and not self._began
 
     def _write_failure(self, failure: Failure) -> None:
-        where = self._run.path
+        # Who reads it in a pod's record has the run by its name, and another directory.
+        where = self._run.path.name if self._settings.in_pod else self._run.path
         hints = [f"dist-train resume {where}"]
         if failure.rank is not None:
             hints.insert(0, f"dist-train logs {where} --rank {failure.rank}")

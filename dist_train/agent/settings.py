@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,17 @@ from dist_train.agent.endpoint import Endpoint
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
 
-_SCHEDULER_NAMES = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_NODEID", "SLURMD_NODENAME")
+_SCHEDULER_NAMES = (
+    "SLURM_JOB_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_NODEID",
+    "SLURMD_NODENAME",
+    "JOB_COMPLETION_INDEX",
+    env.POD_NAME,
+    env.POD_NODE,
+    env.POD_UID,
+)
+KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,13 @@ class Settings:
     value: str
     args: tuple[str, ...]
     folder: str
+    pod: str = ""  # uid; on Kubernetes only
+    submission: str = ""  # uid of the submitted object; on Kubernetes only, and not known of every kind
+
+    @property
+    def in_pod(self) -> bool:
+        """Whether Kubernetes started this agent: nobody has made the run directory for it."""
+        return self.launcher == KUBERNETES
 
     @property
     def world_size(self) -> int:
@@ -92,6 +110,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
         value=options.value,
         args=tuple(options.args),
         folder=options.folder,
+        pod=_pod(environ),
+        submission=environ.get(env.SUBMISSION, "") if environ.get(env.LAUNCHER) == KUBERNETES else "",
     )
 
 
@@ -138,6 +158,13 @@ def _host(environ: Mapping[str, str]) -> str:
 def scheduler_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """What the cluster says of this node, for the run's events."""
     return {name: environ[name] for name in _SCHEDULER_NAMES if name in environ}
+
+
+def _pod(environ: Mapping[str, str]) -> str:
+    """Host name and pid are the same in each pod that takes another's place: only its uid tells it."""
+    if environ.get(env.LAUNCHER) != KUBERNETES:
+        return ""
+    return environ.get(env.POD_UID) or uuid.uuid4().hex
 
 
 def _job(environ: Mapping[str, str]) -> str:

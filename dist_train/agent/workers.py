@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _TAIL_LINES = 15
+# Ranks that have not been reaped: whoever reaps others' children (reaper.py) leaves these alone.
+UNREAPED: set[int] = set()
 
 
 @dataclass
@@ -86,6 +88,7 @@ def start_rank(
         start_new_session=True,  # so that killpg reaches loader workers too, and Ctrl-C reaches nobody
         bufsize=0,
     )
+    UNREAPED.add(process.pid)
     return Rank(rank, local_rank, process, error_file, log)
 
 
@@ -185,6 +188,7 @@ class Workers:
         os.close(descriptor)
         rank.end_group()
         rank.returncode = rank.process.wait()
+        UNREAPED.discard(rank.process.pid)
         self._on_exit(rank)
 
     def _read(self, kind: str, rank: Rank, descriptor: int, stream: IO[bytes]) -> None:

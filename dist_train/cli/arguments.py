@@ -115,7 +115,7 @@ def _adapter_groups() -> list[OptionGroup]:
         options = []
         for field_name, info in fields.items():
             extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            flags = extra.get("flags") or ["--" + field_name.replace("_", "-")]
+            flags = extra.get("flags", ["--" + field_name.replace("_", "-")])
             if not isinstance(flags, list):
                 continue  # flags=False: for config files only
             option = _value(
@@ -229,7 +229,10 @@ def _parse_options(
 
 
 # Options that are a list by nature.
-_REPEATABLE = ("env", "sbatch_arg", "secret", "setup")
+_REPEATABLE = (
+    *("env", "sbatch_arg", "secret", "setup"),
+    *("annotation", "node_selector", "resource", "secret_ref", "toleration"),
+)
 
 
 def _collapse(values: dict[str, list[Any]]) -> dict[str, Any]:

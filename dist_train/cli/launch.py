@@ -73,6 +73,8 @@ def launch(argv: Sequence[str]) -> int:
     for notice in request.notices:
         click.echo(f"[dist-train] {notice}", err=True)
     request, plan, made = _prepare(request)
+    for notice in plan.notes:
+        click.echo(f"[dist-train] {notice}", err=True)
     try:
         handle = _submit(request, plan)
     except BaseException:
@@ -99,9 +101,10 @@ def _dry_run(request: Request) -> int:
     """stdout is only the plan; nothing is made."""
     spec = request.spec
     if not request.fixed_dir:
-        spec = replace(spec, run_dir=_free_name(spec.run_dir.parent, request.stem))
+        free = _free_name(spec.run_dir.parent, request.stem)
+        spec = replace(spec, run_dir=free, name=free.name)
     plan = request.launcher.plan(spec, request.options)
-    for notice in request.notices:
+    for notice in (*request.notices, *plan.notes):
         click.echo(f"[dist-train] {notice}", err=True)
     click.echo(f"[dist-train] {plan.summary}; run directory {spec.run_dir}", err=True)
     for _, content in plan.files:

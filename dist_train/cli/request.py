@@ -20,6 +20,7 @@ from dist_train.jobs.spec import JobSpec, Target
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
 
     from dist_train.config.launch import LaunchConfig
     from dist_train.config.schema import RunConfig
@@ -80,7 +81,7 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
         restart_on=launch.restart_on,
         init_method=launch.init_method,
         env=_environment(words, launch),
-        secrets=_secrets(words),
+        secrets=_secrets(words, launcher),
         time_limit_s=seconds(launch.time) if launch.time else None,
         grace_s=config.resilience.grace_s if config else 30.0,
         show_ranks=_show_ranks(words),
@@ -258,12 +259,17 @@ def _launcher_options(
         return launcher.Options(**given)
     except ValidationError as error:
         told = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {_shown(e)})" for e in error.errors()
         )
         known = ", ".join(launcher.Options.model_fields) or "none"
         raise ConfigError(
             f"options of the {launcher.name} launcher: {told}", mend=f"it knows: {known}"
         ) from None
+
+
+def _shown(error: ErrorDetails) -> str:
+    """What was given; not where it may be a secret by mistake."""
+    return "a text that is not shown" if "secret" in str(error["loc"][:1]) else repr(error["input"])
 
 
 def _device(words: Words, launch: LaunchConfig) -> tuple[Literal["cpu", "cuda"], list[Gpu], tuple[str, ...]]:
@@ -338,9 +344,11 @@ def _environment(words: Words, launch: LaunchConfig) -> tuple[tuple[str, str], .
     return tuple(sorted({**launch.env, **typed}.items()))
 
 
-def _secrets(words: Words) -> tuple[str, ...]:
+def _secrets(words: Words, launcher: Launcher) -> tuple[str, ...]:
     """Names alone; a secret that is not there is found now, not by a rank."""
     names = tuple(dict.fromkeys(words.options.get("secret", ())))
+    if getattr(launcher, "holds_secrets", False):
+        return names  # the cluster has the values, and this shell need not
     for name in names:
         if name not in os.environ:
             raise ConfigError(

@@ -149,7 +149,7 @@ def _dry_run(opened: OpenedRun, changes: Changes) -> int:
     """stdout is only the plan; nothing is written."""
     spec, notices = changed_spec(opened, changes)
     plan, _ = _plan(opened, spec)
-    for notice in (*notices, f"{plan.summary}; run directory {spec.run_dir}"):
+    for notice in (*notices, *plan.notes, f"{plan.summary}; run directory {spec.run_dir}"):
         click.echo(f"[dist-train] {notice}", err=True)
     for _, content in plan.files:
         sys.stdout.buffer.write(content)
@@ -159,13 +159,20 @@ def _dry_run(opened: OpenedRun, changes: Changes) -> int:
 
 def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:
     plan, options = _plan(opened, spec)
+    for notice in plan.notes:
+        click.echo(f"[dist-train] {notice}", err=True)
     _replace_plan(opened.run, plan)
     handle = opened.launcher.submit(plan)
     write_job(opened.run, opened.launcher.name, handle, spec, options.model_dump(mode="json"))
-    step = newest_step(opened.run)
-    since = "from the start (no checkpoint)" if step is None else f"from step {step}"
-    click.echo(f"[dist-train] run {opened.run.path.name}: {plan.summary}; goes on {since}", err=True)
+    click.echo(f"[dist-train] run {opened.run.path.name}: {plan.summary}; goes on {_since(opened)}", err=True)
     return handle
+
+
+def _since(opened: OpenedRun) -> str:
+    if (elsewhere := opened.elsewhere) is not None:
+        return f"from the newest good checkpoint in {elsewhere}, if there is one"
+    step = newest_step(opened.run)
+    return "from the start (no checkpoint)" if step is None else f"from step {step}"
 
 
 def _replace_plan(run: RunDir, plan: Plan) -> None:

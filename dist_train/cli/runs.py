@@ -42,6 +42,12 @@ class OpenedRun:
         """What a person types to mean this run."""
         return run_word(self.run)
 
+    @property
+    def elsewhere(self) -> Path | None:
+        """The run directory as its nodes see it, where that is not this one (a volume of the cluster)."""
+        find = getattr(self.launcher, "run_dir_on_nodes", None)
+        return None if find is None else Path(find(self.spec))
+
 
 def find_run(name: str) -> RunDir:
     """The run of that directory, name or handle; raises NotFoundError (66) with the nearest."""

@@ -100,6 +100,7 @@ def to_json(found: Status) -> dict[str, Any]:
         "phase": state.phase,
         "source": state.source,
         "detail": state.detail,
+        "nodes_now": list(state.nodes),
         "exit_code": state.exit_code,
         "attempt": facts.attempt,
         "restarts": facts.restarts,
@@ -140,9 +141,10 @@ def _pairs(found: Status) -> list[tuple[str, str]]:
             f"{opened.handle.text}, {spec.nodes} node(s) x {spec.procs_per_node} processes on {spec.device}",
         ),
         ("submitted", f"{age(facts.submitted_age_s)} ago"),
-        ("attempt", f"{number(facts.attempt)}, {facts.restarts} of {spec.max_restarts} restarts used"),
-        ("checkpoint", _checkpoint(facts)),
+        *_progress(opened, facts),
     ]
+    if state.nodes:
+        rows.insert(3, ("nodes", "\n".join(state.nodes)))
     rows += [
         (name, figures(record))
         for name, record in (("train", facts.train), ("evaluation", facts.evaluation))
@@ -153,6 +155,14 @@ def _pairs(found: Status) -> list[tuple[str, str]]:
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
     return [*rows, ("next", "\n".join(found.next))]
+
+
+def _progress(opened: OpenedRun, facts: Facts) -> list[tuple[str, str]]:
+    """From the run's own records, where they can be seen from here."""
+    if opened.elsewhere is not None and facts.attempt is None:
+        return [("records", f"{opened.elsewhere} on the nodes' run volume")]
+    used = f"{number(facts.attempt)}, {facts.restarts} of {opened.spec.max_restarts} restarts used"
+    return [("attempt", used), ("checkpoint", _checkpoint(facts))]
 
 
 def _checkpoint(facts: Facts) -> str:

@@ -23,6 +23,8 @@ class Plan:
     summary: str
     # Kept beside the files for the launcher's own submit; not itself submitted, and not printed by --dry-run.
     aside: tuple[tuple[str, bytes], ...] = ()
+    # What a person should know before it runs: what was assumed, what the cluster must allow.
+    notes: tuple[str, ...] = ()
 
     def file(self, name: str) -> bytes:
         """The content of one file of the plan; raises KeyError."""
@@ -50,7 +52,8 @@ class JobHandle:
 class JobState:
     """Where a job is; `source` says who answered (squeue, lease, verdict, …).
 
-    `next` holds commands of the scheduler's own that help in just this state.
+    `next` holds commands of the scheduler's own that help in just this state; `nodes` has a line for
+    each node where the scheduler tells them apart.
     """
 
     phase: Phase
@@ -58,6 +61,7 @@ class JobState:
     detail: str = ""
     exit_code: int | None = None
     next: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 class Detached(Exception):

@@ -19,7 +19,8 @@ def lease_state(run: RunDir) -> JobState:
     """Running while the owner lives; else what the last event says."""
     lease = read_json(run.lease)
     if lease is not None and owner_lives(run, lease):
-        return JobState("running", "lease", f"agent 0 is pid {lease['pid']} on {lease['host']}")
+        who = f"in pod {lease.get('pod_name') or lease['pod']}" if lease.get("pod") else f"pid {lease['pid']}"
+        return JobState("running", "lease", f"agent 0 is {who} on {lease['host']}")
     last = None
     for event in read_events(run):
         last = event
@@ -39,8 +40,11 @@ def lease_state(run: RunDir) -> JobState:
 
 
 def owner_lives(run: RunDir, lease: dict[str, object]) -> bool:
-    """Whether the lease's owner is at work: by its pid on this host, else by the age of its heartbeat."""
-    if lease.get("host") == socket.gethostname():
+    """Whether the lease's owner is at work: by its pid on this host, else by the age of its heartbeat.
+
+    Host name and pid say nothing of a pod: those of the one that takes its place are the same.
+    """
+    if lease.get("host") == socket.gethostname() and not lease.get("pod"):
         try:
             with open(f"/proc/{lease['pid']}/cmdline", "rb") as file:
                 title = file.read()

@@ -31,6 +31,20 @@ def render_failure(failure: Failure, exit_code: int) -> str:
     return "\n".join([*lines, RULE])
 
 
+class HeadlinesOnly:
+    """Of the failure blocks in a log only their headlines: the last one is printed whole at the end."""
+
+    def __init__(self) -> None:
+        self._inside = False
+
+    def shows(self, line: str) -> bool:
+        """Whether a line of the log is shown; lines are given in their order."""
+        if line == RULE:
+            self._inside = not self._inside
+            return False
+        return not self._inside or line.startswith("FAILED: ")
+
+
 def render_result(run_dir: Path, result: Result) -> str:
     """The table at the end of a good run."""
     rows = [(name, f"{value:.4f}") for name, value in sorted(result.metrics.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dist_train.rundir import RunDir
-from dist_train.rundir.report import RULE
+from dist_train.rundir.report import HeadlinesOnly
 
 
 class Console:
@@ -15,7 +15,7 @@ class Console:
         self._folder = run.logs
         self._job = job
         self._offsets: dict[Path, int] = {}
-        self._in_block: dict[Path, bool] = {}
+        self._blocks: dict[Path, HeadlinesOnly] = {}
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(f"{self._job}_*_log.out"))
@@ -27,7 +27,8 @@ class Console:
         """
         found = []
         for path in self._files():
-            found += [line for line in self._new(path) if self._shown(path, line)]
+            block = self._blocks.setdefault(path, HeadlinesOnly())
+            found += [line for line in self._new(path) if block.shows(line.decode(errors="replace"))]
         return found
 
     def _new(self, path: Path) -> list[bytes]:
@@ -40,9 +41,3 @@ class Console:
         whole, newline, _ = text.rpartition(b"\n")
         self._offsets[path] = self._offsets.get(path, 0) + len(whole) + len(newline)
         return whole.split(b"\n") if newline else []
-
-    def _shown(self, path: Path, line: bytes) -> bool:
-        if line == RULE.encode():
-            self._in_block[path] = not self._in_block.get(path, False)
-            return False
-        return not self._in_block.get(path, False) or line.startswith(b"FAILED: ")

@@ -19,6 +19,7 @@ MAY_WARN = {
     ROOT / "launchers" / "local.py",
     ROOT / "launchers" / "slurm.py",
     ROOT / "launchers" / "_slurm" / "submission.py",
+    ROOT / "launchers" / "_kubernetes" / "terminal.py",
     PACKAGE / "distributed" / "bounds.py",
     PACKAGE / "resilience" / "watchdog.py",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import yaml
 
 from dist_train.jobs import JobSpec, Plan
+
+# What Kubernetes reads in the commands and variables of a container.
+_DOLLARS = re.compile(r"\$\$|\$\([^)]*\)")
 
 
 class PlanWords:
@@ -50,8 +54,21 @@ def words_of(plan: Plan, spec: JobSpec) -> PlanWords:
         except (ValueError, yaml.YAMLError) as error:
             raise AssertionError(f"{name} of the plan is not {suffix}: {error}") from error
         for tree in trees:
-            _collect(tree, record, found)
+            _collect(_expanded(tree) if _is_manifest(tree) else tree, record, found)
     return found
+
+
+def _is_manifest(tree: Any) -> bool:
+    return isinstance(tree, dict) and "apiVersion" in tree and "kind" in tree
+
+
+def _expanded(tree: Any) -> Any:
+    """A manifest's strings as its containers get them: `$$` is one dollar, `$(NAME)` is something else."""
+    if isinstance(tree, str):
+        return _DOLLARS.sub(lambda match: "$" if match[0] == "$$" else "<expanded>", tree)
+    if isinstance(tree, dict):
+        return {key: _expanded(value) for key, value in tree.items()}
+    return [_expanded(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def _collect(tree: Any, record: Any, found: PlanWords) -> None:

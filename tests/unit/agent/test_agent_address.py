@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dist_train import env
-from dist_train.agent.address import Address, choose, find_interface, own_loopback
+from dist_train.agent.address import Address, choose, find_interface, is_address, own_loopback
 from dist_train.errors import ConfigError
 
 SLURM = {env.LAUNCHER: "slurm"}
@@ -93,3 +93,19 @@ def test_whether_the_machines_own_name_is_a_loopback_address(
 def test_a_machine_whose_name_does_not_resolve_has_no_loopback_name(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch)
     assert own_loopback() == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("10.8.0.3", "10.8.0.3"), ("127.0.1.1", "gpu01"), (None, "gpu01")]
+)
+def test_a_pod_is_known_by_its_address_where_it_has_one(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, host: str
+) -> None:
+    """Its own name is in its /etc/hosts at once; in the cluster's DNS it may come later."""
+    resolve(monkeypatch, **({} if address is None else {"gpu01": address}))
+    assert choose({env.LAUNCHER: "kubernetes"}).host == host
+
+
+@pytest.mark.parametrize(("host", "known"), [("10.8.0.3", True), ("fe80::1", True), ("train-0.train", False)])
+def test_what_needs_no_name_service(host: str, known: bool) -> None:
+    assert is_address(host) is known

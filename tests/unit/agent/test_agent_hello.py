@@ -42,10 +42,16 @@ def listener(serve: Callable[[socket.socket], None]) -> Iterator[Endpoint]:
 
 
 def reach(
-    endpoint: Endpoint, me: Identity = ME, node: int = 1, within_s: float = 2.0, said: list[str] | None = None
+    endpoint: Endpoint,
+    me: Identity = ME,
+    node: int = 1,
+    within_s: float = 2.0,
+    said: list[str] | None = None,
+    patience_s: float = 0.0,
 ) -> None:
     said = [] if said is None else said
-    connection, _ = connect(endpoint, me, node, time.monotonic() + within_s, said.append, lambda: False)
+    deadline = time.monotonic() + within_s
+    connection, _ = connect(endpoint, me, node, deadline, said.append, lambda: False, patience_s)
     connection.close()
 
 
@@ -137,3 +143,71 @@ def test_a_handed_over_socket_is_used() -> None:
 def test_other_forms_are_refused_with_their_value(text: str) -> None:
     with pytest.raises(ConfigError, match="neither tcp://host:port nor file"):
         Endpoint.parse(text)
+
+
+def changing(*servers: Callable[[socket.socket], None]) -> Callable[[socket.socket], None]:
+    """Another listener at each try: what an address of a cluster's DNS may lead to."""
+    left = list(servers)
+
+    def serve(connection: socket.socket) -> None:
+        (left.pop(0) if len(left) > 1 else left[0])(connection)
+        connection.close()
+
+    return serve
+
+
+def test_a_stale_address_is_tried_again_and_each_reason_is_said() -> None:
+    said: list[str] = []
+    servers = (
+        lambda c: c.sendall(b"HTTP/1.1 400 Bad Request\r\n"),
+        as_node_0(Identity("run-2", b"key")),
+        as_node_0(taken={1}),
+        as_node_0(),
+    )
+    with listener(changing(*servers)) as endpoint:
+        reach(endpoint, within_s=10, said=said, patience_s=10)
+    for words in ("is not an agent of dist-train", "belongs to another run: run-2", "is given twice"):
+        assert any(words in line for line in said), said
+
+
+def test_a_stranger_who_stays_is_named_when_the_patience_ends() -> None:
+    began = time.monotonic()
+    with (
+        listener(changing(as_node_0(Identity("run-2", b"key")))) as endpoint,
+        pytest.raises(ConfigError, match="belongs to another run"),
+    ):
+        reach(endpoint, within_s=10, patience_s=0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_what_node_0_will_never_take_is_refused_at_once() -> None:
+    began = time.monotonic()
+    with (
+        listener(changing(as_node_0())) as endpoint,
+        pytest.raises(ConfigError, match="node rank 7 does not fit 2 nodes"),
+    ):
+        reach(endpoint, node=7, within_s=10, patience_s=10)
+    assert time.monotonic() - began < 5
+
+
+def test_a_name_is_resolved_anew_at_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pod 0's name is unknown at first, then leads to a pod that is gone, then to the new one."""
+    real = socket.getaddrinfo
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nobody = gone.getsockname()[1]
+    with listener(as_node_0()) as endpoint:
+        answers: list[int | None] = [None, None, nobody, nobody, endpoint.port]
+
+        def getaddrinfo(host: str, port: int, *args: int, **words: int) -> object:
+            if host != "train-0.train":
+                return real(host, port, *args, **words)
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if answer is None:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return real("127.0.0.1", answer, *args, **words)
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        said: list[str] = []
+        reach(Endpoint("train-0.train", 29400), within_s=10, said=said)
+    assert "train-0.train:29400: Name or service not known" in said[0]
+    assert "Connection refused" in said[1]

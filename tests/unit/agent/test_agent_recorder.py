@@ -40,6 +40,13 @@ def recorder(run: RunDir, launcher: str = "slurm", kind: str = "config") -> RunR
     return RunRecorder(replace(told, job="12.0"))
 
 
+def begun(run: RunDir, launcher: str = "slurm") -> RunRecorder:
+    """A recorder whose attempt is at work."""
+    made = recorder(run, launcher)
+    made.begin_attempt([{"host": "h"}], {"torch": "2.13"})
+    return made
+
+
 def end(
     run: RunDir,
     code: int,
@@ -137,3 +144,41 @@ def test_a_script_without_checkpoints_is_never_stuck(run: RunDir) -> None:
     for attempt in range(4):
         append_event(run, "preempted", attempt, step=None)
     assert recorder(run, kind="script").decide_stop().exit_code == 75
+
+
+def test_pods_that_are_stopped_while_they_gather_use_up_no_attempt(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    for _ in range(4):
+        waiting = recorder(run, "kubernetes")
+        decision = waiting.decide_stop()
+        assert (decision.exit_code, decision.why) == (75, "stopped before an attempt had begun")
+        waiting.ended(Verdict("exit", decision.exit_code, decision.why), None)
+    assert [event["kind"] for event in read_events(run)] == ["submitted"]
+
+
+def test_pods_that_are_stopped_at_work_count_across_their_generations(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    codes = []
+    for _ in range(3):
+        pod = begun(run, "kubernetes")
+        decision = pod.decide_stop()
+        codes.append(decision.exit_code)
+        pod.ended(Verdict("exit", decision.exit_code, decision.why), None)
+    assert codes == [75, 75, 76]
+
+
+def test_a_killed_pod_0_is_a_restart_for_the_next_one(run: RunDir) -> None:
+    append_event(run, "submitted")
+    begun(run, "kubernetes")  # and no end was written
+    begun(run, "kubernetes")
+    kinds = [event["kind"] for event in read_events(run)]
+    assert kinds == ["submitted", "attempt_started", "restarted", "attempt_started"]
+
+
+def test_hints_of_a_pod_name_the_run_as_it_is_known_outside(run: RunDir) -> None:
+    end(run, 41, own(41), launcher="kubernetes")
+    failure = read_failure(run)
+    assert failure is not None
+    assert failure.next == ("dist-train logs run --rank 1", "dist-train resume run")

@@ -77,3 +77,17 @@ def test_an_owner_on_another_host_lives_by_its_heartbeat(run: RunDir) -> None:
     assert lease_state(run).phase == "running"
     os.utime(run.lease, (time.time() - 31, time.time() - 31))
     assert lease_state(run).phase == "failed"
+
+
+def test_a_pod_lives_by_its_heartbeat_on_any_host(run: RunDir) -> None:
+    """The one that takes its place has its host name and its pid."""
+    append_event(run, "attempt_started", 0)
+    owner = {"host": socket.gethostname(), "pid": 1, "pod": "uid-1", "pod_name": "train-0-x7"}
+    write_json_atomic(run.lease, owner)
+    state = lease_state(run)
+    assert (state.phase, state.detail) == (
+        "running",
+        f"agent 0 is in pod train-0-x7 on {socket.gethostname()}",
+    )
+    os.utime(run.lease, (time.time() - 31, time.time() - 31))
+    assert lease_state(run).phase == "failed"

@@ -1,16 +1,19 @@
-"""Jobs to render, a run directory, and the stand-ins for Slurm's commands."""
+"""Jobs to render, a run directory, the stand-ins for Slurm's commands and for a Kubernetes API server."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes_stand_ins import CLAIMS, DIGITS, Api, write_kubeconfig
 from slurm_stand_ins import Commands, Job
 
 from dist_train.jobs import JobSpec, Target
 from dist_train.rundir import RunDir
+from launchers.kubernetes import KubernetesLauncher
 
 
 @pytest.fixture
@@ -44,3 +47,35 @@ def commands(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 @pytest.fixture(autouse=True)
 def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
+
+
+@pytest.fixture
+def api(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """A stand-in for an API server; the kubeconfig's current context `here` means it."""
+    api = Api()
+    path = tmp_path_factory.mktemp("kube") / "config"
+    write_kubeconfig(path, {"here": api.url})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def launcher() -> KubernetesLauncher:
+    """One that remembers nothing."""
+    return KubernetesLauncher()
+
+
+@pytest.fixture
+def submitted(api: Api, run: RunDir, launcher: KubernetesLauncher) -> RunDir:
+    """A job of two nodes with two ranks each, on the server and in the local record."""
+    modes = {"accessModes": ["ReadWriteMany"]}
+    api.put(f"{CLAIMS}/runs", {"metadata": {"name": "runs"}, "spec": modes, "status": modes})
+    target = Target("script", "/home/me/train.py", (), "/home/me")
+    spec = JobSpec("digits", "digits-1f", run.path, target, nodes=2, procs_per_node=2, grace_s=1.0)
+    plan = launcher.plan(spec, launcher.example)
+    run.plan.mkdir()
+    for name, content in (*plan.files, *plan.aside):
+        (run.plan / name).write_bytes(content)
+    assert launcher.submit(plan) == DIGITS
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,44 @@ def test_a_launcher_may_refuse_a_path_that_its_script_cannot_hold() -> None:
             return super().plan(spec, options)
 
     contract.check_hostile_words(Refuses(), Options())  # type: ignore[arg-type]
+
+
+class Manifests(Wrapper):
+    """As Kubernetes' containers get their words; `doubled` is what makes a dollar a dollar there."""
+
+    doubled = True
+
+    def run_dir_on_nodes(self, spec: JobSpec) -> Path:
+        return Path("/runs") / spec.name
+
+    def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
+        def word(text: str) -> str:
+            return text.replace("$", "$$") if self.doubled else text
+
+        pairs = {**dict(spec.env), "DIST_TRAIN_RUN_DIR": str(self.run_dir_on_nodes(spec))}
+        environ = [{"name": name, "value": word(value)} for name, value in pairs.items()]
+        command = [word(text) for text in (spec.target.value, *spec.target.args)]
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"command": command, "env": environ}}
+        return Plan("local", (("pod.json", json.dumps(pod).encode()),), "")
+
+
+def test_manifests_are_read_as_their_containers_get_them_and_runs_may_lie_elsewhere() -> None:
+    contract.check_hostile_words(Manifests(), Options())  # type: ignore[arg-type]
+    raw = Manifests()
+    raw.doubled = False
+    with pytest.raises(AssertionError, match="shell: the argument"):
+        contract.check_hostile_words(raw, Options())  # type: ignore[arg-type]
+
+
+def test_options_without_which_there_is_no_plan() -> None:
+    class Asks(Wrapper):
+        class Options(Options):
+            image: str = ""
+
+        example = Options(image="a:1")
+
+    assert contract.example_options(Asks()).image == "a:1"  # type: ignore[arg-type,attr-defined]
+    assert contract.example_options(LOCAL) == LOCAL.Options()
 
 
 @pytest.mark.parametrize("variable", ["DIST_TRAIN_GRACE_S", "DIST_TRAIN_NODE_RANK", "DIST_TRAIN_INTERFACE"])

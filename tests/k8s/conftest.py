@@ -1,0 +1,58 @@
+"""Kubernetes clusters for tests: a new one for each, gone without a trace after it.
+
+    def test_it(cluster: KubernetesCluster) -> None: ...           # pods are real processes; needs root
+    def test_it(control_plane: KubernetesCluster) -> None: ...     # API server and controllers, no nodes
+    @pytest.mark.parametrize("cluster", [ClusterSettings(nodes=3)], indirect=True)   # made otherwise
+
+KUBECONFIG is that cluster's while the test runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import k8s_network
+import pytest
+from k8s_clients import Clients
+from k8s_cluster import ClusterSettings, KubernetesCluster
+
+from dist_train.testing.plugin import require
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
+    """Two nodes, the claim `runs`, no objects."""
+    missing = [name for name in k8s_network.BINARIES if shutil.which(name) is None]
+    if missing:
+        require("k8s", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
+    if os.geteuid() != 0:
+        require("k8s", "pods in namespaces need root")
+    yield from lend(getattr(request, "param", ClusterSettings()), monkeypatch)
+
+
+@pytest.fixture
+def control_plane(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KubernetesCluster]:
+    """As `cluster`, and no pod runs: the test says how they fare."""
+    settings = getattr(request, "param", ClusterSettings())
+    yield from lend(replace(settings, run_pods=False), monkeypatch)
+
+
+@pytest.fixture
+def clients(control_plane: KubernetesCluster) -> Iterator[Clients]:
+    """The official client, for a control plane."""
+    made = Clients(control_plane)
+    yield made
+    made.api.close()
+
+
+def lend(settings: ClusterSettings, patch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
+    """A cluster for one test."""
+    with KubernetesCluster(settings) as made:
+        for name, value in made.environ.items():
+            patch.setenv(name, value)
+        yield made

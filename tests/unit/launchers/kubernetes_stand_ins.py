@@ -1,0 +1,338 @@
+"""A stand-in for the API server, over real HTTP: it keeps objects, and answers as it is told to.
+
+It has no controllers. What a cluster does with the objects is tested in tests/k8s; here it is written down.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from kubernetes_bodies import NOW, Body, job
+
+from dist_train.jobs import JobHandle
+
+# The job of the fixture `submitted`.
+DIGITS = JobHandle("kubernetes:job/default/digits")
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+SERVICES = "/api/v1/namespaces/default/services"
+EVENTS = "/api/v1/namespaces/default/events"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+_COLLECTION = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/[^/]+/[^/]+")
+_INSTALLED = ("/api/v1/", "/apis/batch/v1/", "/apis/networking.k8s.io/v1/")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+    content_type: str = ""
+
+
+@dataclass
+class Told:
+    """An answer instead of the usual one. `times` None: for ever."""
+
+    method: str
+    path: str
+    status: int
+    body: Any
+    headers: tuple[tuple[str, str], ...] = ()
+    times: int | None = None
+
+
+@dataclass
+class Log:
+    """A container's lines; `ended` while nobody writes more. `cut`: the connection breaks after so many."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    ended: bool = True
+    cut: int | None = None
+
+
+class Api:
+    """The server; `url` is where it listens."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Body] = {}
+        self.asked: list[Asked] = []
+        self.told: list[Told] = []
+        self.logs: dict[str, Log] = {}
+        # One list of events, or a status object, for each watch in turn; then watches are held open.
+        self.watches: list[Iterable[Body]] = []
+        self.installed = list(_INSTALLED)
+        self.date: str | None = None
+        # Objects whose removal takes until the test removes them.
+        self.lingering: set[str] = set()
+        self.changed = threading.Condition()
+        self.closing = False
+        self._version = 100
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        """End it and every connection that waits."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        status: int,
+        body: Any,
+        headers: Body | None = None,
+        times: int | None = None,
+    ) -> None:
+        """From now on; `path` is a regular expression that must match the whole path."""
+        self.told.insert(0, Told(method, path, status, body, tuple((headers or {}).items()), times))
+
+    def refuse(
+        self, method: str, path: str, status: int, message: str, reason: str = "", **more: Any
+    ) -> None:
+        """A Status object."""
+        self.answer(method, path, status, status_object(status, message, reason, **more))
+
+    def put(self, path: str, body: Body) -> Body:
+        """Keep an object as a controller would have made it."""
+        self._version += 1
+        head = body.setdefault("metadata", {})
+        head.setdefault("uid", f"uid-{self._version}")
+        head.setdefault("creationTimestamp", NOW)
+        head["resourceVersion"] = str(self._version)
+        with self.changed:
+            self.objects[path] = body
+            self.changed.notify_all()
+        return body
+
+    def bodies(self, method: str) -> list[Any]:
+        """What came with the requests of this method, in order."""
+        return [asked.body for asked in self.asked if asked.method == method]
+
+    def paths(self, method: str) -> list[str]:
+        """Where they went."""
+        return [asked.path for asked in self.asked if asked.method == method]
+
+    def create(self, collection: str, body: Body) -> tuple[int, Body]:
+        path = f"{collection}/{body['metadata']['name']}"
+        if path in self.objects:
+            name = body["metadata"]["name"]
+            return 409, status_object(409, f'{body["kind"]} "{name}" already exists', "AlreadyExists")
+        return 201, self.put(path, json.loads(json.dumps(body)))
+
+    def remove(self, path: str) -> tuple[int, Body]:
+        found = self.objects.get(path)
+        if found is None:
+            return 404, not_found(path)
+        if path in self.lingering:
+            found["metadata"]["deletionTimestamp"] = NOW
+            return 200, found
+        with self.changed:
+            del self.objects[path]
+            self.changed.notify_all()
+        return 200, found
+
+    def find(self, collection: str, query: dict[str, str]) -> Body:
+        inside = [body for path, body in self.objects.items() if path.rpartition("/")[0] == collection]
+        wanted = dict(word.split("=", 1) for word in query.get("labelSelector", "").split(",") if word)
+        chosen = [
+            body
+            for body in inside
+            if all((body["metadata"].get("labels") or {}).get(key) == value for key, value in wanted.items())
+        ]
+        return {"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": chosen}
+
+
+def status_object(status: int, message: str, reason: str = "", **details: Any) -> Body:
+    """As the API server refuses."""
+    body: Body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
+    return {**body, "message": message, "reason": reason, "details": details}
+
+
+def not_found(path: str) -> Body:
+    plural, name = path.split("/")[-2:]
+    return status_object(404, f'{plural} "{name}" not found', "NotFound", name=name, kind=plural)
+
+
+def put(api: Api, *pods: Body) -> None:
+    """Keep these pods."""
+    for body in pods:
+        api.put(f"{PODS}/{body['metadata']['name']}", body)
+
+
+def set_job(api: Api, **more: Any) -> None:
+    """The job's controller writes its status; the object stays the same one."""
+    head = api.objects[f"{JOBS}/digits"]["metadata"]
+    api.put(f"{JOBS}/digits", {**job(**more), "metadata": head})
+
+
+def write_kubeconfig(path: Path, servers: dict[str, str], current: str | None = None) -> None:
+    """A context for each server, the first (or `current`) the current one."""
+    names = list(servers)
+    tree = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": current or names[0],
+        "clusters": [{"name": name, "cluster": {"server": url}} for name, url in servers.items()],
+        "users": [{"name": "me", "user": {"token": "t0ken"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in names],
+    }
+    path.write_text(json.dumps(tree))  # JSON is YAML
+
+
+def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return api.date or super().date_time_string(timestamp)
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        do_POST = do_DELETE = do_PATCH = do_GET  # noqa: N815
+
+        def _answer(self) -> None:
+            parts = urlsplit(self.path)
+            query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            asked = Asked(self.command, parts.path, query, body, self.headers.get("Content-Type") or "")
+            api.asked.append(asked)
+            for told in list(api.told):
+                if told.method == asked.method and re.fullmatch(told.path, asked.path):
+                    if told.times is not None:
+                        told.times -= 1
+                        if told.times == 0:
+                            api.told.remove(told)
+                    if told.status == 0:
+                        self._cut()  # no answer at all
+                        return
+                    self._send(told.status, told.body, told.headers)
+                    return
+            self._usual(asked)
+
+        def _usual(self, asked: Asked) -> None:
+            if not asked.path.startswith(tuple(api.installed)):
+                self._send(404, "404 page not found\n", ())
+            elif asked.path.endswith("/log"):
+                self._log(asked)
+            elif asked.query.get("watch"):
+                self._watch()
+            elif asked.method == "POST":
+                self._send(*api.create(asked.path, asked.body), ())
+            elif asked.method == "DELETE":
+                self._send(*api.remove(asked.path), ())
+            elif _COLLECTION.fullmatch(asked.path):
+                self._send(200, api.find(asked.path, asked.query), ())
+            elif asked.path not in api.objects and not asked.path.startswith("/api/v1/namespaces/default"):
+                self._send(404, not_found(asked.path), ())
+            elif asked.path == "/api/v1/namespaces/default":
+                self._send(200, {"kind": "Namespace", "metadata": {"name": "default"}}, ())
+            elif asked.path not in api.objects:
+                self._send(404, not_found(asked.path), ())
+            else:
+                found = api.objects[asked.path]
+                if asked.method == "PATCH":
+                    found["metadata"] |= asked.body["metadata"]
+                self._send(200, found, ())
+
+        def _send(self, status: int, body: Any, headers: Iterable[tuple[str, str]]) -> None:
+            content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(status)
+            kind = "text/plain" if isinstance(body, str) else "application/json"
+            for name, value in (("Content-Type", kind), ("Content-Length", str(len(content))), *headers):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def _cut(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def _begin_chunks(self) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+
+        def _chunk(self, content: bytes) -> None:
+            self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+            self.wfile.flush()
+
+        def _watch(self) -> None:
+            events = api.watches.pop(0) if api.watches else None
+            if isinstance(events, dict):
+                self._send(int(events["code"]), events, ())
+                return
+            self._begin_chunks()
+            for one in events or ():
+                self._chunk(json.dumps(one).encode() + b"\n")
+            if events is None:
+                with api.changed:
+                    api.changed.wait_for(lambda: api.closing, 20)
+            self._chunk(b"")
+
+        def _log(self, asked: Asked) -> None:
+            name = asked.path.split("/")[-2]
+            log = api.logs.get(name)
+            if log is None:
+                there = asked.path.removesuffix("/log") in api.objects
+                waiting = f'container "node" in pod "{name}" is waiting to start: ContainerCreating'
+                self._send(
+                    400 if there else 404,
+                    status_object(400, waiting, "BadRequest")
+                    if there
+                    else not_found(asked.path.removesuffix("/log")),
+                    (),
+                )
+                return
+            self._begin_chunks()
+            sent = 0
+            while True:
+                with api.changed:
+                    fresh = log.lines[sent:]
+                for at, text in fresh:
+                    # The real one knows whole seconds alone.
+                    if at[:19] >= asked.query.get("sinceTime", "")[:19]:
+                        self._chunk(f"{at} {text}\n".encode())
+                    sent += 1
+                    if log.cut is not None and sent >= log.cut:
+                        log.cut = None
+                        self._cut()
+                        return
+                with api.changed:
+                    if (log.ended or "follow" not in asked.query or api.closing) and sent >= len(log.lines):
+                        break
+                    api.changed.wait_for(
+                        lambda seen=sent: api.closing or log.ended or len(log.lines) > seen, 20
+                    )
+            self._chunk(b"")
+
+    return Handler

@@ -1,0 +1,380 @@
+"""Where a job is, in words: from the object, its pods, their agents' last words, events and queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kubernetes_bodies import Body, ended, event, job, pod, running, verdict
+from kubernetes_stand_ins import EVENTS, JOBS, PODS, Api
+
+from launchers._kubernetes.cluster import Cluster
+from launchers._kubernetes.handles import Job
+from launchers._kubernetes.pods import read_pod
+from launchers._kubernetes.sight import Sight, look
+from launchers._kubernetes.standing import Standing, standing
+from launchers._kubernetes.top import read_top
+
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")
+QUEUE = "kueue.x-k8s.io/queue-name"
+DIGITS = Job("job", "default", "digits", "here")
+RUN = "digits-1f"
+FAILED = {"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job has reached the limit"}
+FAILURE = {
+    "source": "rank",
+    "class": "exit",
+    "rank": 3,
+    "local_rank": 1,
+    "node_rank": 1,
+    "host": "gpu-2",
+    "pid": 9,
+    "exit_code": 41,
+    "message": "ended with exit code 41",
+}
+
+
+def seen(top: Body | None, *pods: Body, notes: tuple[str, ...] = (), gone: tuple[Body, ...] = ()) -> Standing:
+    """The standing at ten past ten; `gone` are deleted pods that a watch remembers."""
+    sight = Sight(
+        None if top is None else read_top("job", top),
+        tuple(read_pod(body) for body in pods),
+        notes,
+        datetime(2026, 11, 21, 10, 10, tzinfo=UTC),
+    )
+    found = standing(DIGITS, sight, [read_pod(body) for body in gone])
+    assert found is not None
+    assert Standing.from_text(found.to_text()) == found, "nothing is lost on the way through TorchX"
+    return found
+
+
+def waiting(name: str, reason: str, message: str = "", node: int = 0, **more: Any) -> Body:
+    return pod(name, node, state={"waiting": {"reason": reason, "message": message}}, host="gpu-1", **more)
+
+
+def unschedulable(name: str, message: str, reason: str = "Unschedulable") -> Body:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return pod(name, conditions=[condition])
+
+
+class TestAtWork:
+    def test_all_pods_run(self) -> None:
+        found = seen(job(), running("a", 0), running("b", 1, host="gpu-2")).state
+        assert (found.phase, found.source, found.detail) == ("running", "API server", "on gpu-1, gpu-2")
+        assert found.nodes == (
+            "node 0  a  Running on gpu-1, restarts 0",
+            "node 1  b  Running on gpu-2, restarts 0",
+        )
+        assert found.exit_code is None
+
+    def test_an_image_that_cannot_be_pulled(self) -> None:
+        held = waiting("a", "ImagePullBackOff", 'Back-off pulling image "train:1"')
+        found = seen(job(), held, waiting("b", "ContainerCreating", node=1)).state
+        assert found.phase == "pending"
+        assert (
+            'pod a and 1 more: its image train:1 cannot be pulled (Back-off pulling image "train:1")'
+            in found.detail
+        )
+        assert "it will not go on by itself" in found.detail
+        assert found.next == ("kubectl --context here -n default describe pod a",)
+
+    def test_no_machine_fits_in_the_schedulers_words(self) -> None:
+        words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+        found = seen(job(spec={"parallelism": 1}), unschedulable("a", words)).state
+        assert (found.phase, found.detail) == ("pending", f"pod a: no machine fits: {words}")
+
+    def test_a_scheduling_gate(self) -> None:
+        held = unschedulable("a", "Scheduling is blocked", "SchedulingGated")
+        assert "held by a scheduling gate" in seen(job(spec={"parallelism": 1}), held).state.detail
+
+    def test_one_runs_and_one_waits(self) -> None:
+        found = seen(
+            job(), running("a", 0), waiting("b", "CreateContainerConfigError", 'secret "hf" not found', 1)
+        )
+        assert found.state.phase == "running", "its agents wait for each other"
+        assert 'pod b: its container cannot be set up (secret "hf" not found)' in found.state.detail
+
+    def test_fewer_pods_than_asked_for_says_why(self) -> None:
+        note = "FailedCreate: pods is forbidden: exceeded quota"
+        found = seen(job(), running("a", 0), notes=(note,)).state
+        assert found.detail == f"1 of 2 pods are there; {note}"
+
+    def test_no_pods(self) -> None:
+        found = seen(job(), notes=("FailedCreate: violates PodSecurity",)).state
+        assert (found.phase, found.detail) == (
+            "pending",
+            "no pod could be made; FailedCreate: violates PodSecurity",
+        )
+        assert found.next == ("kubectl --context here -n default describe jobs.batch digits",)
+
+    def test_no_pods_and_no_reason_yet(self) -> None:
+        assert seen(job()).state.detail == "its pods are not there yet"
+
+    def test_pods_that_come_again(self) -> None:
+        gone = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}}
+        first = ended("a1", 0, 79, verdict(79, "node 1 was lost"), **gone)
+        found = seen(job(), first, ended("b1", 1, 137, **gone), waiting("a2", "ContainerCreating")).state
+        assert found.phase == "requeued"
+        assert "pod a2: its volumes and containers are being made" in found.detail
+        assert found.nodes[0].startswith("node 0  a2  Pending on gpu-1, restarts 1: ")
+        assert "node 1  b1  Failed on gpu-1, restarts 0: exit code 137" in found.nodes[1]
+
+    def test_between_an_end_and_the_next_start(self) -> None:
+        found = seen(job(), ended("a", 0, 79, verdict(79, "node 1 was lost")), ended("b", 1, 137)).state
+        assert found.phase == "requeued"
+        assert found.detail == "pod a and 1 more: exit code 79; node 1 was lost; its pods are made anew"
+
+    def test_agents_that_are_done_before_the_controller_knows(self) -> None:
+        assert seen(job(), ended("a", 0), ended("b", 1)).state.phase == "running"
+
+    def test_a_sidecar_that_outlives_the_agent(self) -> None:
+        body = ended("a", 0)
+        body["status"]["phase"] = "Running"
+        body["status"]["containerStatuses"].append({"name": "istio-proxy", "state": {"running": {}}})
+        found = seen(job(spec={"parallelism": 1}), body).state
+        assert found.phase == "running"
+        assert "its agent is done, but istio-proxy beside it still runs" in found.detail
+
+    def test_an_agent_behind_another_container_is_found_by_its_environment(self) -> None:
+        body = running("a", 0)
+        body["spec"]["containers"].insert(0, {"name": "linkerd-proxy", "image": "proxy"})
+        body["status"]["containerStatuses"].insert(0, {"name": "linkerd-proxy", "state": {"waiting": {}}})
+        assert read_pod(body).container.running
+
+
+class TestTerminating:
+    def stuck(self, **more: Any) -> Body:
+        return running("a", 0, head={"deletionTimestamp": "2026-11-21T10:05:00Z"}, **more)
+
+    def test_stuck_on_a_dead_machine(self) -> None:
+        found = seen(job(), self.stuck(), running("b", 1)).state
+        assert "pod a: stuck Terminating: its grace ended 300 s ago" in found.detail
+        assert "gpu-1 does not answer" in found.detail
+        assert "only if the machine is really off" in found.detail
+        assert found.next == ("kubectl --context here -n default delete pod a --force --grace-period=0",)
+        assert found.nodes[0].startswith("node 0  a  Terminating on gpu-1")
+
+    def test_within_its_grace_it_saves(self) -> None:
+        soon = running("a", 0, head={"deletionTimestamp": "2026-11-21T10:10:20Z"})
+        found = seen(job(), soon, running("b", 1)).state
+        assert found.detail == "pod a: is being ended: it saves and stops; its pods are made anew"
+        assert found.next == ()
+
+    def test_a_job_that_is_being_removed_is_at_work_until_it_is_gone(self) -> None:
+        found = seen(job(head={"deletionTimestamp": "2026-11-21T10:09:00Z"}), self.stuck()).state
+        assert found.phase == "running"
+        assert found.detail.startswith("it is being removed; a not gone yet; pod a: stuck Terminating")
+
+    def test_pods_without_their_job_too(self) -> None:
+        assert seen(None, self.stuck()).state.phase == "running"
+
+    def test_nothing_is_nothing(self) -> None:
+        sight = Sight(None, (), (), datetime.now(UTC))
+        assert standing(DIGITS, sight) is None
+
+
+class TestEnded:
+    def test_done(self) -> None:
+        found = seen(job(condition={"type": "Complete"}), ended("a", 0, 0, verdict(0)), ended("b", 1))
+        assert (found.state.phase, found.state.exit_code) == ("done", 0)
+
+    def test_the_code_is_what_pod_0_told(self) -> None:
+        told = verdict(41, "not restarted", step=7, attempt=2, failure=FAILURE)
+        found = seen(job(condition=FAILED), ended("a", 0, 41, told), ended("b", 1, 41, told))
+        assert (found.state.phase, found.state.exit_code) == ("failed", 41)
+        assert found.state.detail == (
+            "its restarts are used up; rank 3 (node 1, local rank 1) on gpu-2, pid 9: "
+            "ended with exit code 41; not restarted; step 7"
+        )
+        assert found.verdict is not None
+        assert found.verdict.failure is not None
+        assert (found.verdict.failure.rank, found.verdict.attempt) == (3, 2)
+
+    def test_a_ranks_own_code_that_kubernetes_was_told_as_1(self) -> None:
+        assert seen(job(condition=FAILED), ended("a", 0, 1, verdict(77))).state.exit_code == 77
+
+    def test_the_newest_start_counts(self) -> None:
+        old = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}, "finished": "2026-11-21T09:30:00Z"}
+        pods = [ended("a1", 0, 137, verdict(137, "old"), **old), ended("a2", 0, 78, verdict(78, "new"))]
+        assert seen(job(condition=FAILED), *pods).state.exit_code == 78
+        assert seen(job(condition=FAILED), *reversed(pods)).state.exit_code == 78
+
+    def test_where_pod_0_of_the_newest_start_is_deleted_another_tells(self) -> None:
+        # A Job that fails deletes the pods that still run, and with them their objects.
+        old = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}, "finished": "2026-11-21T09:30:00Z"}
+        pods = [
+            ended("a1", 0, 137, verdict(137, "old"), **old),
+            ended("b2", 1, 78, verdict(78, "new", node=1)),
+        ]
+        assert seen(job(condition=FAILED), *pods).state.exit_code == 78
+
+    def test_a_watch_remembers_pods_that_were_deleted(self) -> None:
+        limit = {"type": "Failed", "reason": "DeadlineExceeded"}
+        told = ended("a", 0, 75, verdict(75, "saved", step=12))
+        found = seen(job(condition=limit), gone=(told,)).state
+        assert (found.phase, found.exit_code) == ("stopped", 75)
+        assert found.detail == "its time limit ended it; saved, and not started again; saved; step 12"
+
+    def test_a_time_limit_without_a_word_of_the_agent(self) -> None:
+        found = seen(job(condition={"type": "Failed", "reason": "DeadlineExceeded"})).state
+        assert (found.phase, found.exit_code, found.detail) == ("failed", 143, "its time limit ended it")
+
+    def test_out_of_memory_has_no_verdict(self) -> None:
+        killed = ended("b", 1, 137, reason="OOMKilled")
+        found = seen(job(condition=FAILED), ended("a", 0, 79, verdict(79, "node 1 was lost")), killed).state
+        assert found.exit_code == 137
+        assert "pod b (node 1): out of memory (OOMKilled): ask for more with --mem" in found.detail
+
+    def test_evicted(self) -> None:
+        status = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+        found = seen(job(condition=FAILED), ended("a", 0, 137, status=status)).state
+        assert found.exit_code == 69
+        assert "evicted by its machine (The node was low on resource: memory.)" in found.detail
+
+    def test_a_command_that_could_not_be_started(self) -> None:
+        words = 'exec: "python3.9": executable file not found in $PATH'
+        found = seen(job(condition=FAILED), ended("a", 0, 128, words, reason="StartError")).state
+        assert (found.exit_code, words in found.detail) == (78, True)
+
+    def test_only_the_machines_code(self) -> None:
+        found = seen(job(condition=FAILED), ended("a", 0, 139, "Segmentation fault\nlast line\n")).state
+        assert found.exit_code == 139
+        assert "exit code 139; no verdict; its last line: last line" in found.detail
+
+    def test_all_left_because_of_another_and_nobody_says_whom(self) -> None:
+        found = seen(job(condition=FAILED), ended("a", 0, 79, verdict(79, "node 1 was lost"))).state
+        assert found.exit_code == 69
+        assert "node 1 was lost" in found.detail
+
+    def test_no_pod_is_left(self) -> None:
+        found = seen(job(condition=FAILED)).state
+        assert (found.phase, found.exit_code) == ("failed", 69)
+        assert found.next == ("kubectl --context here -n default describe jobs.batch digits",)
+
+
+class TestOtherKinds:
+    def test_a_jobset(self) -> None:
+        spec = {"replicatedJobs": [{"name": "node", "template": {"spec": {"parallelism": 3}}}]}
+        condition = {"type": "Completed", "status": "True"}
+        body = {"kind": "JobSet", "metadata": {"name": "a"}, "spec": spec, "status": {"restarts": 2}}
+        top = read_top("jobset", body)
+        assert (top.stage, top.size, top.restarts) == ("active", 3, 2)
+        done = read_top("jobset", {**body, "status": {"conditions": [condition]}})
+        assert (done.stage, done.finished) == ("complete", True)
+
+    @pytest.mark.parametrize(
+        ("phase", "stage"),
+        [
+            ("Pending", "active"),
+            ("Running", "active"),
+            ("Restarting", "active"),
+            ("Completed", "complete"),
+            ("Failed", "failed"),
+            ("Terminated", "failed"),
+            ("Aborted", "aborted"),
+        ],
+    )
+    def test_a_volcano_job(self, phase: str, stage: str) -> None:
+        status = {"state": {"phase": phase, "reason": "r"}, "retryCount": 1}
+        spec = {"queue": "gpu", "tasks": [{"replicas": 1}, {"replicas": 1}]}
+        top = read_top("volcano", {"kind": "Job", "metadata": {"name": "a"}, "spec": spec, "status": status})
+        assert (top.stage, top.restarts, top.queue, top.size) == (stage, 1, "gpu", 2)
+
+    def test_a_trainjob(self) -> None:
+        body = {"kind": "TrainJob", "metadata": {}, "spec": {"trainer": {"numNodes": 2}, "suspend": True}}
+        assert (read_top("trainjob", body).stage, read_top("trainjob", body).size) == ("suspended", 2)
+
+    def test_a_volcano_pod_knows_its_number_by_its_environment(self) -> None:
+        body = running("a", 0)
+        del body["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+        body["spec"]["containers"][0]["env"].append({"name": "DIST_TRAIN_NODE_RANK", "value": "3"})
+        assert read_pod(body).node == 3
+
+
+class TestLook:
+    """What is asked of the server, and only where the pods do not tell."""
+
+    @pytest.fixture
+    def cluster(self, api: Api) -> Cluster:
+        return Cluster.open(None, "default")
+
+    def look(self, cluster: Cluster) -> Standing:
+        found = standing(DIGITS, look(cluster, DIGITS, RUN))
+        assert found is not None
+        return found
+
+    def test_where_all_runs_no_event_is_asked_for(self, api: Api, cluster: Cluster) -> None:
+        api.put(f"{JOBS}/digits", job())
+        for body in (running("a", 0), running("b", 1), running("x", 0, run="another")):
+            api.put(f"{PODS}/{body['metadata']['name']}", body)
+        assert self.look(cluster).state.detail == "on gpu-1"
+        assert EVENTS not in api.paths("GET")
+
+    def test_zero_pods_events_of_this_job_since_it_was_made(self, api: Api, cluster: Cluster) -> None:
+        top = api.put(f"{JOBS}/digits", job())
+        api.put(
+            f"{EVENTS}/1",
+            event(top, "FailedCreate", "forbidden: violates PodSecurity", "2026-11-21T10:01:00Z"),
+        )
+        api.put(f"{EVENTS}/2", event(top, "FailedCreate", "of its predecessor", "2026-11-21T08:00:00Z"))
+        other = {"metadata": {"name": "digits2"}}
+        api.put(f"{EVENTS}/3", event(other, "FailedCreate", "of another", "2026-11-21T10:09:00Z"))
+        for path in (f"{EVENTS}/2", f"{EVENTS}/1", f"{EVENTS}/3"):
+            api.objects[path]["metadata"]["creationTimestamp"] = "2026-11-21T08:00:00Z"
+        assert self.look(cluster).state.detail == (
+            "no pod could be made; FailedCreate: forbidden: violates PodSecurity"
+        )
+        [asked] = [asked for asked in api.asked if asked.path == EVENTS]
+        assert asked.query["fieldSelector"] == "type=Warning"
+
+    def test_events_of_a_child_job(self, api: Api, cluster: Cluster) -> None:
+        top = api.put(f"{JOBS}/digits", job())
+        child = {"metadata": {"name": "digits-node-0"}}
+        api.put(f"{EVENTS}/1", event(child, "FailedCreate", "quota"))
+        assert top["metadata"]["name"] == "digits"
+        assert "FailedCreate: quota" in self.look(cluster).state.detail
+
+    def test_a_volume_that_cannot_be_mounted_shows_in_events_alone(self, api: Api, cluster: Cluster) -> None:
+        api.put(f"{JOBS}/digits", job(spec={"parallelism": 1}))
+        held = api.put(f"{PODS}/a", waiting("a", "ContainerCreating"))
+        api.put(f"{EVENTS}/1", event(held, "FailedMount", "timed out waiting for NFS", kind="Pod"))
+        assert "FailedMount: timed out waiting for NFS" in self.look(cluster).state.detail
+
+    def test_who_may_not_read_events_is_told_so(self, api: Api, cluster: Cluster) -> None:
+        api.put(f"{JOBS}/digits", job())
+        api.refuse("GET", EVENTS, 403, 'User "me" cannot list resource "events"', "Forbidden")
+        assert "why cannot be told: you have no right to list events" in self.look(cluster).state.detail
+
+    def test_suspended_in_a_queue_with_the_workloads_words(self, api: Api, cluster: Cluster) -> None:
+        top = job(spec={"suspend": True}, head={"labels": {"dist-train/run-id": RUN, QUEUE: "gold"}})
+        uid = api.put(f"{JOBS}/digits", top)["metadata"]["uid"]
+        workloads = "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads"
+        api.installed.append("/apis/kueue.x-k8s.io/v1beta1/")  # an old Kueue: v1beta2 is not there
+        condition = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
+        for name, owner, words in (
+            ("w1", uid, "insufficient quota for nvidia.com/gpu"),
+            ("w2", "x", "not ours"),
+        ):
+            api.put(
+                f"{workloads}/{name}",
+                {
+                    "metadata": {"name": name, "ownerReferences": [{"uid": owner}]},
+                    "status": {"conditions": [{**condition, "message": words}]},
+                },
+            )
+        found = self.look(cluster).state
+        assert found.phase == "pending"
+        assert found.detail == (
+            "suspended in the queue gold; Kueue: insufficient quota for nvidia.com/gpu (Pending)"
+        )
+
+    def test_a_queue_without_kueue(self, api: Api, cluster: Cluster) -> None:
+        top = job(spec={"suspend": True}, head={"labels": {"dist-train/run-id": RUN, QUEUE: "gold"}})
+        api.put(f"{JOBS}/digits", top)
+        assert "Kueue is not installed here" in self.look(cluster).state.detail
+
+    def test_suspended_by_hand(self, api: Api, cluster: Cluster) -> None:
+        api.put(f"{JOBS}/digits", job(spec={"suspend": True}))
+        found = self.look(cluster).state
+        assert found.detail == "it is suspended, and no queue will start it"
+        assert '\'{"spec":{"suspend":false}}\'' in found.next[0]
