@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint proof soak bench slurm-dev constraints clean venv venv-dev
+.PHONY: help demo test test-fast lint proof soak bench slurm-dev k8s-dev constraints clean venv venv-dev
 
 help:
 	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
@@ -17,6 +17,7 @@ help:
 	@echo 'make soak         the longest: 80 kills, 50 launches; some 15 minutes'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
+	@echo 'make k8s-dev      a pretended Kubernetes cluster on this machine whose pods are real processes, until Ctrl-C; needs root'
 	@echo 'make constraints  write constraints.txt anew from the newest releases'
 	@echo 'make clean        remove .venv, caches and build folders; runs/ stays'
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer), VENV=DIR another place than .venv'
@@ -44,6 +45,9 @@ bench: venv-dev
 
 slurm-dev: venv-dev
 	@exec $(BIN)/python tests/slurm/slurm_dev.py --nodes $(or $(NODES),4)
+
+k8s-dev: venv-dev
+	@exec $(BIN)/python tests/k8s/k8s_dev.py --nodes $(or $(NODES),2)
 
 constraints:
 	@"$(PYTHON)" .ci/constraints.py

@@ -62,11 +62,11 @@ class Position:
 
 
 def _moment(stamp: str) -> tuple[str, str] | None:
-    """`2026-11-21T10:00:00.12Z` as (second, fraction), which sort; Go drops the fraction's last zeros."""
+    """`2026-11-21T10:00:00.12Z` as (second, fraction), which sort as text."""
     if len(stamp) < 20 or stamp[10] != "T" or not stamp.endswith("Z"):
         return None
     second, _, fraction = stamp[:-1].partition(".")
-    return second, fraction.ljust(9, "0")
+    return second, fraction
 
 
 def read_log(cluster: Cluster, job: Job, pods: list[Pod], node: int, attempt: int | None) -> Iterator[str]:

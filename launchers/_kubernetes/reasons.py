@@ -81,8 +81,9 @@ def _stuck(pod: Pod, now: datetime) -> Words:
     late = (now - pod.deadline).total_seconds()
     return Words(
         f"stuck Terminating: its grace ended {late:.0f} s ago and its machine "
-        f"{pod.host or '(none)'} does not answer; it is replaced once the machine's Node object is gone, or "
-        "by force (only if the machine is really off: else two pods of one node may run at once)",
+        f"{pod.host or '(none)'} does not answer; only if the machine is really off (else two pods of one "
+        f"node may run at once): `kubectl delete node {pod.host or 'NAME'}` lets it be replaced; by force it is "
+        "forgotten, but its Job waits on until the Node object is gone",
         stuck=True,
         command=f"delete pod {pod.name} --force --grace-period=0",
     )

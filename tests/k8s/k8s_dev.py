@@ -19,7 +19,7 @@ In another terminal:
   export KUBECONFIG={kubeconfig}
   dist-train launch examples/digits.yaml --launcher kubernetes --image any --device cpu \\
       --nodes 2 --gpus-per-node 2 --run-volume pvc/{claim}
-  kubectl get pods
+  kubectl get pods                                   (kubectl apply needs --validate=false)
 
 /workspace in every container is a copy of {workspace}; the volume {claim} is {volume}
 What a pod wrote: {folder}/pods/*/*.log
@@ -41,7 +41,8 @@ def main() -> int:
     if os.geteuid() != 0:
         print("pods are processes in namespaces of their own: run it as root")
         return 1
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell that starts it in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     settings = ClusterSettings(
         nodes=asked.nodes, gpus_per_node=asked.gpus_per_node, back_off_s=asked.back_off

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 import kmock
 from aiohttp import web
-from k8s_objects import JOBS, PODS, Manifest
+from k8s_objects import JOBS, PODS, Manifest, Resource
 from k8s_patches import patched
 from k8s_rules import Call, Rules
 from k8s_selectors import Test, field_test, label_test
@@ -30,6 +30,7 @@ _PATH = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>.+))?$"
 )
+_ALL_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _ORPHANS = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove "
@@ -109,6 +110,10 @@ class Front:
         self._bell = bell
         self._discovery = kmock.KubernetesScaffold()
         self._discovery["get /version"] << _VERSION
+        # kmock calls the core group "/v1", which kubectl does not understand.
+        core = [_described(resource) for resource in store.resources if not resource.group]
+        listed = {"kind": "APIResourceList", "groupVersion": "v1", "resources": core}
+        self._discovery["get /api/v1"] << listed
         for resource in store.resources:
             known = self._discovery.resources[f"{resource.api_version}/{resource.plural}"]
             known.kind, known.namespaced, known.singular = (
@@ -116,7 +121,7 @@ class Front:
                 resource.namespaced,
                 resource.kind.lower(),
             )
-            known.verbs = {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+            known.verbs = set(_ALL_VERBS)
 
     async def __aenter__(self) -> Self:
         await self._discovery.__aenter__()
@@ -294,6 +299,11 @@ class Front:
                 if not writing:
                     return
                 await asyncio.sleep(_POLL_S)
+
+
+def _described(resource: Resource) -> Manifest:
+    kind = {"kind": resource.kind, "singularName": resource.kind.lower(), "namespaced": resource.namespaced}
+    return {"name": resource.plural, "verbs": _ALL_VERBS, **kind}
 
 
 def _loaded(request: Request) -> Any:

@@ -68,6 +68,9 @@ def test_discovery_lists_what_is_served(clients: Clients, control_plane: Kuberne
     control_plane.install("jobset")
     batch = client.BatchV1Api(clients.api).get_api_resources()
     assert "jobs" in [resource.name for resource in batch.resources]
+    core = client.CoreV1Api(clients.api).get_api_resources()
+    assert core.group_version == "v1"
+    assert {"pods", "services"} <= {resource.name for resource in core.resources}
     assert "jobset.x-k8s.io" in [
         group.name for group in client.ApisApi(clients.api).get_api_versions().groups
     ]

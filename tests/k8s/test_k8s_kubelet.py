@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 from k8s_cluster import KubernetesCluster
-from k8s_manifests import service
-from k8s_objects import SERVICES, is_true
+from k8s_manifests import pod, service
+from k8s_objects import PODS, SERVICES, is_true
 from k8s_programs import IN_RUNS, RUNS, SLEEP, python, run, submit
 
 pytestmark = pytest.mark.multiprocess
@@ -181,6 +181,17 @@ def test_sigterm_that_nobody_handles_waits_for_the_grace(cluster: KubernetesClus
     cluster.delete(cluster.pod(0))
     cluster.wait_verdict("Failed: BackoffLimitExceeded")
     assert time.monotonic() - began > 0.9
+
+
+def test_a_pod_deleted_by_force_is_forgotten_at_once_and_dies_soon(cluster: KubernetesCluster) -> None:
+    alone = pod("alone")
+    alone["spec"]["containers"] = [python(SLEEP)]
+    cluster.store.create(PODS, "default", alone)
+    cluster.wait_said("ready", -1)
+    worker = cluster.kubelet.worker(cluster.pod(-1).manifest)
+    cluster.delete(cluster.pod(-1), grace_s=0)
+    assert cluster.pods() == []
+    cluster.wait_for(lambda: worker.has_ended, "its processes have gone")
 
 
 def test_what_a_command_started_dies_with_it(cluster: KubernetesCluster) -> None:

@@ -40,6 +40,7 @@ class Asked:
     query: dict[str, str]
     body: Any
     content_type: str = ""
+    token: str = ""
 
 
 @dataclass
@@ -189,15 +190,15 @@ def set_job(api: Api, **more: Any) -> None:
     api.put(f"{JOBS}/digits", {**job(**more), "metadata": head})
 
 
-def write_kubeconfig(path: Path, servers: dict[str, str], current: str | None = None) -> None:
-    """A context for each server, the first (or `current`) the current one."""
+def write_kubeconfig(path: Path, servers: dict[str, str], token: str = "t0ken") -> None:
+    """A context for each server, the first the current one."""
     names = list(servers)
     tree = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": current or names[0],
+        "current-context": names[0],
         "clusters": [{"name": name, "cluster": {"server": url}} for name, url in servers.items()],
-        "users": [{"name": "me", "user": {"token": "t0ken"}}],
+        "users": [{"name": "me", "user": {"token": token}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in names],
     }
     path.write_text(json.dumps(tree))  # JSON is YAML
@@ -224,7 +225,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            asked = Asked(self.command, parts.path, query, body, self.headers.get("Content-Type") or "")
+            heads = (self.headers.get("Content-Type") or "", self.headers.get("Authorization") or "")
+            asked = Asked(self.command, parts.path, query, body, *heads)
             api.asked.append(asked)
             for told in list(api.told):
                 if told.method == asked.method and re.fullmatch(told.path, asked.path):

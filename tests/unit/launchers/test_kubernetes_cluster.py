@@ -221,12 +221,14 @@ class TestWatch:
         refused(lambda: list(cluster.watch(POD, "", "1")), Expired)
 
     def test_410_as_an_answer(self, api: Api, cluster: Cluster) -> None:
-        api.watches = [status_object(410, "too old resource version", "Expired")]
+        api.watches = [status_object(410, "too old resource version")]
         refused(lambda: list(cluster.watch(POD, "", "1")), Expired)
 
 
 class TestNoAnswer:
-    def test_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         write_kubeconfig(tmp_path / "config", {"here": f"http://127.0.0.1:{port}"})
@@ -236,6 +238,7 @@ class TestNoAnswer:
         assert "Connection refused" in error.what
         assert "0x" not in error.what, "no address of a Python object"
         assert "kubectl --context here cluster-info" in str(error.mend)
+        assert not [record for record in caplog.records if record.levelname == "WARNING"], "one try"
         assert error.exit_code == 69
 
     def test_no_such_host(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ class TestAtWork:
         assert found.exit_code is None
 
     def test_an_image_that_cannot_be_pulled(self) -> None:
-        held = waiting("a", "ImagePullBackOff", 'Back-off pulling image "train:1"')
-        found = seen(job(), held, waiting("b", "ContainerCreating", node=1)).state
+        held = waiting("a", "ImagePullBackOff", 'Back-off pulling image "train:1"', node=1)
+        found = seen(job(), waiting("b", "ContainerCreating"), held).state
         assert found.phase == "pending"
         assert (
             'pod a and 1 more: its image train:1 cannot be pulled (Back-off pulling image "train:1")'
@@ -220,7 +220,7 @@ class TestEnded:
         assert (found.phase, found.exit_code, found.detail) == ("failed", 143, "its time limit ended it")
 
     def test_out_of_memory_has_no_verdict(self) -> None:
-        killed = ended("b", 1, 137, reason="OOMKilled")
+        killed = ended("b", 1, 1, reason="OOMKilled")  # 1: not the agent, but a process of it was killed
         found = seen(job(condition=FAILED), ended("a", 0, 79, verdict(79, "node 1 was lost")), killed).state
         assert found.exit_code == 137
         assert "pod b (node 1): out of memory (OOMKilled): ask for more with --mem" in found.detail

@@ -178,6 +178,12 @@ class TestFoundWrongBefore:
         assert refused(lambda: launcher.submit(made), UnavailableError).exit_code == 69
 
 
+def test_one_node_may_have_a_disk_of_its_own(launcher: KubernetesLauncher, plan: Make, api: Api) -> None:
+    made = plan(nodes=1)
+    api.put(f"{CLAIMS}/runs", claim("ReadWriteOnce"))
+    assert launcher.submit(made) == DIGITS
+
+
 class TestWhoMayNotLook:
     def test_a_namespace_that_one_may_not_read_is_not_a_missing_one(
         self, launcher: KubernetesLauncher, plan: Make, api: Api

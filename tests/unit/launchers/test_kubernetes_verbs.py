@@ -69,14 +69,22 @@ class TestState:
         assert "how it ended stands on the run volume" in found.detail
 
     def test_expired_credentials_are_read_anew(
-        self, api: Api, submitted: RunDir, launcher: KubernetesLauncher
+        self,
+        api: Api,
+        submitted: RunDir,
+        launcher: KubernetesLauncher,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         put(api, running("a", 0), running("b", 1))
         api.refuse("GET", ".*", 401, "Unauthorized")
         assert launcher.state(DIGITS, str(submitted.path)).phase == "unknown"
         api.told.clear()
+        write_kubeconfig(tmp_path / "renewed", {"here": api.url}, token="n3w")
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "renewed"))
         time.sleep(0.1)
         assert launcher.state(DIGITS, str(submitted.path)).phase == "running"
+        assert api.asked[-1].token == "Bearer n3w"
 
     def test_the_cluster_is_the_one_it_went_to(
         self,
@@ -126,6 +134,7 @@ class TestCancel:
             launcher.cancel(DIGITS, str(submitted.path))
             time.sleep(0.1)
         assert api.paths("DELETE") == [f"{JOBS}/digits"]
+        assert api.paths("GET").count(SERVICES) == 1, "asked for three times, ordered once"
         again = KubernetesLauncher()  # another command
         again.cancel(DIGITS, str(submitted.path))
         assert api.paths("DELETE") == [f"{JOBS}/digits"], "it is on its way already"
