@@ -82,8 +82,8 @@ def _stuck(pod: Pod, now: datetime) -> Words:
     return Words(
         f"stuck Terminating: its grace ended {late:.0f} s ago and its machine "
         f"{pod.host or '(none)'} does not answer; only if the machine is really off (else two pods of one "
-        f"node may run at once): `kubectl delete node {pod.host or 'NAME'}` lets it be replaced; by force it is "
-        "forgotten, but its Job waits on until the Node object is gone",
+        f"node may run at once): `kubectl delete node {pod.host or 'NAME'}` lets it be replaced; by force it "
+        "is forgotten, but its Job waits on until the Node object is gone",
         stuck=True,
         command=f"delete pod {pod.name} --force --grace-period=0",
     )
