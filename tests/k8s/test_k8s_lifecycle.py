@@ -87,7 +87,8 @@ def test_a_grace_that_is_shorter_than_a_save_keeps_the_last_good_step(
     assert run.hashes == undisturbed_pair
 
 
-@pytest.mark.parametrize("node", [1, pytest.param(0, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("node", [0, 1])
 def test_a_killed_pod_restarts_the_gang_and_no_sample_is_trained_twice(
     cluster: KubernetesCluster, tmp_path: Path, node: int
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_listener_that_never_answers_is_named_and_bounded(tmp_path: Path) -> N
     assert seconds < 20
 
 
+@pytest.mark.proof
 def test_a_missing_node_is_named_every_15_s_and_given_up_at_the_deadline(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "missing")
     with socket.create_server(("127.0.0.1", 0)) as free:

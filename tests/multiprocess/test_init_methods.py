@@ -14,6 +14,7 @@ SHAPE = ("--nodes", 2, "--gpus-per-node", 1, "--max-restarts", 1)
 KILL = ("--env", "DIST_TRAIN_INJECT=kill:rank=1,step=9")
 
 
+@pytest.mark.proof
 def test_all_init_methods_give_the_same_bits_also_after_a_restart(tmp_path: Path) -> None:
     shared = tmp_path / "shared" / "meet"
     shared.parent.mkdir()

@@ -108,12 +108,13 @@ def test_another_seed_gives_another_hash(tmp_path: Path, undisturbed) -> None:  
     assert not set(other.hashes) & set(undisturbed("text", "W=3").hashes)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("mutant", "workload"),
     [
         ("no_warm_up", "text"),
-        pytest.param("random_streams_before_the_iterator", "digits", marks=pytest.mark.proof),
-        pytest.param("position_of_the_sampler", "digits", marks=pytest.mark.proof),
+        ("random_streams_before_the_iterator", "digits"),
+        ("position_of_the_sampler", "digits"),
     ],
 )
 def test_a_planted_mutant_is_noticed(tmp_path: Path, undisturbed, mutant: str, workload: str) -> None:  # type: ignore[no-untyped-def]
@@ -161,6 +162,7 @@ def test_an_agent_killed(tmp_path: Path, undisturbed, node: int) -> None:  # typ
     assert nothing_left(finished.run_id)
 
 
+@pytest.mark.proof
 def test_the_launcher_killed_then_resumed(tmp_path: Path, undisturbed) -> None:  # type: ignore[no-untyped-def]
     run = RunDir(tmp_path / "runs" / "killed")
     command = begin(tmp_path, "killed", "--nodes", 2, "--gpus-per-node", 2, WORKLOADS / "digits.yaml")
