@@ -27,7 +27,8 @@ PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group; a group of tests that start many processes runs one test at a time.
 GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
-# Groups with tests that `make test` leaves out, by marker.
+# Groups with tests that `make test` leaves out, by marker; they have bounds to keep, so fewer at once.
+LONG_WORKERS = 3
 LONG = {"proof": ("multiprocess", "slurm", "k8s"), "soak": ("multiprocess",)}
 # Far above what any group needs: a hang must end, whatever pytest does.
 LIMIT_S = 1800.0
@@ -64,7 +65,9 @@ def main() -> int:
     if not asked.lint:
         install_debian_packages()
         names, words = chosen(asked.fast, asked.long)
-        outcomes += [group(name, [*words, *asked.words]) for name in names if has_tests(name)]
+        most = LONG_WORKERS if asked.long else max(GROUPS.values())
+        words += asked.words
+        outcomes += [group(name, words, min(GROUPS[name], most)) for name in names if has_tests(name)]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
@@ -99,12 +102,11 @@ def has_tests(name: str) -> bool:
     return any((ROOT / "tests" / name).rglob("test_*.py"))
 
 
-def group(name: str, words: Sequence[str]) -> Outcome:
+def group(name: str, words: Sequence[str], workers: int) -> Outcome:
     """One folder of tests."""
     with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}", *words]
-        workers = GROUPS[name]
         code, seconds = timed([*argv, *(["-n", str(workers)] if workers else [])])
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
 
