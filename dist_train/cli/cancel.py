@@ -13,8 +13,9 @@ from dist_train.errors import ExitCode, UnavailableError
 from dist_train.jobs.launcher import JobState
 
 _POLL_S = 0.25
-# Beyond the grace: agents leave by a barrier, and a scheduler's answer may be some seconds old.
-_MARGIN_S = 15.0
+# Beyond the grace: agents leave by a barrier, a pod has 30 s more until it is killed, and a scheduler's
+# answer may be some seconds old.
+_MARGIN_S = 45.0
 
 
 @click.command(context_settings=SPELLINGS)

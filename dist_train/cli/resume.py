@@ -69,14 +69,19 @@ def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
 
 
 def _refuse_by_hand(opened: OpenedRun) -> None:
-    """Its partition, account and the like stand in a script that dist-train has never seen."""
-    if read_job(opened.run).get("by_hand"):
-        script = opened.run.plan / "job.sbatch"
-        raise ConfigError(
-            f"{opened.word} was submitted by hand",
-            cause="what else it asked for stands in its script alone",
-            mend=f"sbatch {script if script.exists() else 'YOUR-SCRIPT'}   (the same run directory goes on)",
-        )
+    """Its partition, image and the like stand in a file that dist-train has never seen."""
+    if not read_job(opened.run).get("by_hand"):
+        return
+    script = opened.run.plan / "job.sbatch"
+    commands = {
+        "slurm": f"sbatch {script if script.exists() else 'YOUR-SCRIPT'}",
+        "kubernetes": "kubectl delete -f YOUR-MANIFESTS; kubectl apply -f YOUR-MANIFESTS",
+    }
+    raise ConfigError(
+        f"{opened.word} was submitted by hand",
+        cause="what else it asked for stands in its own file alone",
+        mend=f"{commands[opened.handle.launcher]}   (the same run directory goes on)",
+    )
 
 
 def _is_done(opened: OpenedRun) -> bool:

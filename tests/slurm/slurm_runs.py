@@ -26,6 +26,7 @@ WORKLOADS = Path(__file__).parent / "workloads"
 SLOW = WORKLOADS / "slow.yaml"
 # 0.1 s a step with four ranks, 0.2 s with two: a rank's share of 16 or 32 samples, drawn by two workers.
 SLOWLY = ("--env", "SLOW_S=0.0125")
+LAUNCH = (sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--launcher", "slurm")
 Hashes = tuple[str, str, str]
 TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
 # Enough where only nodes, agents and signals matter; torch is imported half as often.
@@ -110,20 +111,9 @@ def submit(cluster: SlurmCluster, folder: Path, name: str, *words: object) -> Sl
 @contextmanager
 def following(folder: Path, name: str, *words: object) -> Iterator[subprocess.Popen[bytes]]:
     """`dist-train launch` in the background, its output in out.txt."""
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "dist_train.cli.main",
-        "launch",
-        "--launcher",
-        "slurm",
-        "--name",
-        name,
-    ]
     with (folder / "out.txt").open("wb") as out:
         command = subprocess.Popen(
-            [*argv, *map(str, words)],
+            [*LAUNCH, "--name", name, *map(str, words)],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,

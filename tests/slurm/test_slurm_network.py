@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from slurm_namespaces import NamespaceCluster
-from slurm_runs import SLOW, TWO_BY_ONE, Hashes, SlurmRun
+from slurm_runs import LAUNCH, SLOW, TWO_BY_ONE, Hashes, SlurmRun
 
 from dist_train.agent import bounds
 from dist_train.rundir import RunDir
@@ -22,19 +21,8 @@ def launch_inside(
     cluster: NamespaceCluster, folder: Path, name: str, *words: object, timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """`dist-train launch` on the controller's host."""
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "dist_train.cli.main",
-        "launch",
-        "--launcher",
-        "slurm",
-        "--name",
-        name,
-    ]
     return subprocess.run(
-        [*cluster.prefix, *argv, *map(str, words)],
+        [*cluster.prefix, *LAUNCH, "--name", name, *map(str, words)],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -45,7 +45,7 @@ def test_it_asks_and_waits_until_the_run_has_ended(
     thread.join()
     assert said.code == 0
     assert said.out == "a-1 has ended: cancelled; `dist-train resume a-1` goes on with it\n"
-    assert said.err == "[dist-train] cancelling a-1: it saves and stops (at most 45 s)\n"
+    assert said.err == "[dist-train] cancelling a-1: it saves and stops (at most 75 s)\n"
 
 
 def test_a_run_that_does_not_end_is_not_said_to(

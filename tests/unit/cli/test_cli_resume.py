@@ -175,3 +175,20 @@ def test_detached_prints_the_handle_by_which_the_run_is_found(
     said = dist_train("resume", "--detach")
     assert (said.code, said.out) == (0, "local:4711\n")
     assert open_run("local:4711").run.path.name == "a-1"
+
+
+@pytest.mark.parametrize(
+    ("handle", "command"),
+    [("slurm:7", "sbatch YOUR-SCRIPT"), ("kubernetes:train", "kubectl apply -f YOUR-MANIFESTS")],
+)
+def test_a_run_that_was_submitted_by_hand_is_resumed_by_hand(
+    make_run: Callable[..., Any], dist_train: Any, handle: str, command: str
+) -> None:
+    made = make_run("a-1")
+    record = json.loads(made.run.job.read_text())
+    launcher = handle.partition(":")[0]
+    made.run.job.write_text(json.dumps({**record, "handle": handle, "launcher": launcher, "by_hand": True}))
+    said = dist_train("resume", "a-1")
+    assert said.code == 78
+    assert "was submitted by hand" in said.err
+    assert command in said.err
