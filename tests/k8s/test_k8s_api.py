@@ -140,14 +140,16 @@ def test_an_owner_is_added_by_each_patch_format(clients: Clients) -> None:
 
 def test_a_merge_patch_replaces_lists_and_removes_nulls(clients: Clients) -> None:
     clients.core.create_namespaced_pod("default", pod("a", app="x", tier="1"))
-    ref = {"apiVersion": "v1", "kind": "Namespace", "name": "a", "uid": "a"}
     path = "/api/v1/namespaces/default/pods/a"
-    for refs in ([ref], [{**ref, "uid": "b"}]):
+    # Owners that exist: the garbage collector would take the pod away from a test with invented ones.
+    owners = [clients.core.read_namespace(name).metadata for name in ("default", "kube-system")]
+    for owner in owners:
+        ref = {"apiVersion": "v1", "kind": "Namespace", "name": owner.name, "uid": owner.uid}
         labels = {"tier": None, "new": "1"}
-        send_patch(clients, path, "merge-patch", {"metadata": {"labels": labels, "ownerReferences": refs}})
+        send_patch(clients, path, "merge-patch", {"metadata": {"labels": labels, "ownerReferences": [ref]}})
     metadata = clients.core.read_namespaced_pod("a", "default").metadata
     assert metadata.labels == {"app": "x", "new": "1"}
-    assert [one.uid for one in metadata.owner_references] == ["b"]
+    assert [one.uid for one in metadata.owner_references] == [owners[-1].uid]
 
 
 def test_custom_kinds_take_no_strategic_patch(clients: Clients, control_plane: KubernetesCluster) -> None:
