@@ -20,18 +20,18 @@ from dist_train.jobs.launcher import Detached
 from dist_train.jobs.pace import Pace
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
-from launchers._kubernetes import app, places, render, summary, volcano
-from launchers._kubernetes.cluster import Cluster
-from launchers._kubernetes.follow import AT_WORK, Follower, code_of
-from launchers._kubernetes.handles import Job, read_handle
-from launchers._kubernetes.names import object_name, run_label
-from launchers._kubernetes.options import Options
-from launchers._kubernetes.record import MANIFESTS, SUBMISSION, Record, submission_bytes
-from launchers._kubernetes.refusals import NotAuthenticated, Unreachable
-from launchers._kubernetes.session import Session
-from launchers._kubernetes.standing import SOURCE, Standing
-from launchers._kubernetes.submission import Terms
-from launchers._kubernetes.tailing import follow_all, read_all
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.refusals import NotAuthenticated, Unreachable
+from launchers._kubernetes.follow.follow import AT_WORK, Follower, code_of
+from launchers._kubernetes.follow.tailing import follow_all, read_all
+from launchers._kubernetes.manifest import app, places, render, summary, volcano
+from launchers._kubernetes.manifest.names import object_name, run_label
+from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.runner.session import Session
+from launchers._kubernetes.runner.submission import Terms
+from launchers._kubernetes.state.handles import Job, read_handle
+from launchers._kubernetes.state.record import MANIFESTS, SUBMISSION, Record, submission_bytes
+from launchers._kubernetes.state.standing import SOURCE, Standing
 
 _ORDER_AGAIN_S = 10.0
 _AWAY_S = 2.0

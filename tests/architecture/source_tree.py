@@ -41,6 +41,12 @@ def light_rooms() -> list[str]:
     return _architecture()["light"]
 
 
+@cache
+def folders() -> dict[str, list[str]]:
+    """Parent folder within a room -> its folders, each importing only those before it."""
+    return _architecture()["folders"]
+
+
 def _architecture() -> dict:
     with (ROOT / "pyproject.toml").open("rb") as file:
         return tomllib.load(file)["tool"]["dist-train"]["architecture"]

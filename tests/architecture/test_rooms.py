@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from source_tree import LAUNCHERS, PACKAGE, ROOT, Import, imports, room_of, shipped, table, tree
+from source_tree import LAUNCHERS, PACKAGE, ROOT, Import, folders, imports, room_of, shipped, table, tree
 
 # Adapters: the constant that marks one (as the registry finds it), and what else a file of the kind
 # may import at its head. Everything else, its own library above all, it imports inside functions.
@@ -72,6 +72,24 @@ def test_a_room_imports_only_what_its_row_names() -> None:
             if reached is not None and reached != room and reached not in table()[room]:
                 wrong.append(f"{found}  ({room} may import {', '.join(table()[room]) or 'nothing'})")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_folder_within_a_room_imports_only_folders_before_it() -> None:
+    wrong = []
+    for parent, order in folders().items():
+        on_disk = {path.parent.name for path in (ROOT / parent).glob("*/__init__.py")}
+        assert on_disk == set(order), f"name each folder of {parent} in pyproject.toml"
+        prefix = parent.replace("/", ".") + "."
+        for number, folder in enumerate(order):
+            after = {prefix + later for later in order[number + 1 :]}
+            for path in (ROOT / parent / folder).glob("*.py"):
+                wrong += [str(found) for found in imports(path) if within(found.module, after)]
+    assert not wrong, "\n".join(wrong)
+
+
+def within(module: str, packages: set[str]) -> bool:
+    """Whether a module is one of the packages, or in one."""
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
 
 
 def test_the_package_itself_imports_its_rooms_only_for_type_checkers() -> None:

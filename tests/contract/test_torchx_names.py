@@ -14,8 +14,8 @@ from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
 from torchx.specs import AppDef, AppDryRunInfo, Role, parse_app_handle
 
-from launchers._kubernetes.scheduler import PlainScheduler
-from launchers._kubernetes.volcano_scheduler import VolcanoScheduler
+from launchers._kubernetes.runner.scheduler import PlainScheduler
+from launchers._kubernetes.runner.volcano_scheduler import VolcanoScheduler
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from kubernetes_schemas import Manifest, check, pod_templates
 
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.app import app_of
-from launchers._kubernetes.options import Options
-from launchers._kubernetes.render import manifests
+from launchers._kubernetes.manifest.app import app_of
+from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.render import manifests
 
 KINDS = ("job", "jobset", "volcano", "trainjob")
 IMAGE = "registry.example/me/dist-train:1"

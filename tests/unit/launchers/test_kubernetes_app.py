@@ -12,7 +12,7 @@ from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
 from dist_train.jobs import Target
-from launchers._kubernetes.app import app_of
+from launchers._kubernetes.manifest.app import app_of
 
 HOSTILE = "a 'b' \"c\" $HOME $(HOME) $$ ${app_id} `date` \\ \t\n;é#"
 
@@ -247,9 +247,9 @@ import sys
 sys.modules["kubernetes"] = None
 from pathlib import Path
 from dist_train.jobs import JobSpec, Target
-from launchers._kubernetes.app import app_of
-from launchers._kubernetes.options import Options
-from launchers._kubernetes.render import manifests, to_yaml
+from launchers._kubernetes.manifest.app import app_of
+from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.render import manifests, to_yaml
 assert "torchx" not in sys.modules and "yaml" not in sys.modules
 spec = JobSpec("digits", "digits-1", Path("/x"), Target("script", "/home/me/train.py"))
 options = Options(image="x:1", kind=sys.argv[1], source="/home/me")

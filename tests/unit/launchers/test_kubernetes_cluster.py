@@ -14,10 +14,10 @@ from kubernetes_bodies import job
 from kubernetes_stand_ins import CLAIMS, JOBS, PODS, Api, status_object, write_kubeconfig
 
 from dist_train.errors import ConfigError, DistTrainError, UnavailableError
-from launchers._kubernetes import cluster as module
-from launchers._kubernetes.cluster import Cluster
-from launchers._kubernetes.kinds import CLAIM, JOB, JOB_SET, POD
-from launchers._kubernetes.refusals import (
+from launchers._kubernetes.api import cluster as module
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.kinds import CLAIM, JOB, JOB_SET, POD
+from launchers._kubernetes.api.refusals import (
     Expired,
     Forbidden,
     NoLogYet,
@@ -331,7 +331,7 @@ class TestWithinAPod:
     def service_account(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from kubernetes.config import incluster_config
 
-        from launchers._kubernetes import connection
+        from launchers._kubernetes.api import connection
 
         (tmp_path / "token").write_text("t0ken")
         (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())

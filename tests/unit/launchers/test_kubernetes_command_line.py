@@ -11,7 +11,7 @@ from dist_train.cli.arguments import parse
 from dist_train.cli.launch import make_command
 from dist_train.errors import UsageError
 from dist_train.testing import launch_cli
-from launchers._kubernetes.options import Options
+from launchers._kubernetes.manifest.options import Options
 
 LISTS = [name for name, field in Options.model_fields.items() if get_origin(field.annotation) is tuple]
 

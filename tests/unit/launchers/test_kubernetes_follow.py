@@ -17,10 +17,10 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.failure import read_failure
 from dist_train.rundir.report import RULE
 from dist_train.rundir.result import read_result
-from launchers._kubernetes import logs as logs_module
-from launchers._kubernetes import news as news_module
-from launchers._kubernetes.cluster import Cluster
-from launchers._kubernetes.news import News, watch_pods
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.runner import logs as logs_module
+from launchers._kubernetes.state import news as news_module
+from launchers._kubernetes.state.news import News, watch_pods
 from launchers.kubernetes import KubernetesLauncher
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")

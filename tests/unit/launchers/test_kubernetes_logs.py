@@ -13,9 +13,9 @@ from kubernetes_stand_ins import DIGITS, JOBS, Api, Log, put
 
 from dist_train.errors import NotFoundError
 from dist_train.rundir import RunDir
-from launchers._kubernetes import logs as module
-from launchers._kubernetes import news as news_module
-from launchers._kubernetes.logs import Position
+from launchers._kubernetes.runner import logs as module
+from launchers._kubernetes.runner.logs import Position
+from launchers._kubernetes.state import news as news_module
 from launchers.kubernetes import KubernetesLauncher
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")

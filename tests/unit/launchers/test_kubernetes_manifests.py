@@ -15,9 +15,9 @@ from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
 from dist_train.jobs import Target
-from launchers._kubernetes.beside import config_map
-from launchers._kubernetes.render import from_yaml, to_yaml, top_object
-from launchers._kubernetes.summary import notes, summary
+from launchers._kubernetes.manifest.beside import config_map
+from launchers._kubernetes.manifest.render import from_yaml, to_yaml, top_object
+from launchers._kubernetes.manifest.summary import notes, summary
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 CONFIG = Target("config", "/home/me/d.yaml", (), "/home/me")

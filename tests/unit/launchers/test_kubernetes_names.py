@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_stand_ins import Job
 
 from dist_train.jobs import JobSpec, Target
-from launchers._kubernetes.names import NAME_LABEL, RUN_LABEL, labels, object_name
+from launchers._kubernetes.manifest.names import NAME_LABEL, RUN_LABEL, labels, object_name
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 SERVICE_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from launchers._kubernetes import words
-from launchers._kubernetes.options import Options
+from launchers._kubernetes.manifest import words
+from launchers._kubernetes.manifest.options import Options
 
 
 def refusal(**given: object) -> str:

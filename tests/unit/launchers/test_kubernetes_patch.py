@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from launchers._kubernetes.patch import merge
+from launchers._kubernetes.manifest.patch import merge
 
 BASE = {
     "metadata": {"annotations": {"a": "1", "b": "2"}},

@@ -7,8 +7,8 @@ from kubernetes_plans import asked, container, pod
 from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
-from launchers._kubernetes.quantities import is_quantity, mebibytes, mem_mebibytes, memory
-from launchers._kubernetes.size import assumed, node_size
+from launchers._kubernetes.manifest.quantities import is_quantity, mebibytes, mem_mebibytes, memory
+from launchers._kubernetes.manifest.size import assumed, node_size
 
 
 @pytest.mark.parametrize(

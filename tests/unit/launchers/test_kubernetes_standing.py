@@ -9,12 +9,12 @@ import pytest
 from kubernetes_bodies import Body, ended, event, job, pod, running, verdict
 from kubernetes_stand_ins import EVENTS, JOBS, PODS, Api
 
-from launchers._kubernetes.cluster import Cluster
-from launchers._kubernetes.handles import Job
-from launchers._kubernetes.pods import read_pod
-from launchers._kubernetes.sight import Sight, look
-from launchers._kubernetes.standing import Standing, standing
-from launchers._kubernetes.top import read_top
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.state.handles import Job
+from launchers._kubernetes.state.pods import read_pod
+from launchers._kubernetes.state.sight import Sight, look
+from launchers._kubernetes.state.standing import Standing, standing
+from launchers._kubernetes.state.top import read_top
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")
 QUEUE = "kueue.x-k8s.io/queue-name"

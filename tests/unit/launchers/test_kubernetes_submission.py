@@ -16,8 +16,8 @@ from slurm_stand_ins import Job as MakeSpec
 from dist_train.errors import ConfigError, DistTrainError, UnavailableError
 from dist_train.jobs import JobSpec, Plan, Target
 from dist_train.rundir import RunDir
-from launchers._kubernetes import submission
-from launchers._kubernetes.options import Options
+from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.runner import submission
 from launchers.kubernetes import KubernetesLauncher
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")

@@ -8,8 +8,8 @@ import pytest
 from kubernetes_plans import asked, rendered
 from slurm_stand_ins import Job
 
-from launchers._kubernetes.app import app_of
-from launchers._kubernetes.volcano import torchx_resource
+from launchers._kubernetes.manifest.app import app_of
+from launchers._kubernetes.manifest.volcano import torchx_resource
 
 
 def test_it_is_torchxs(job: Job) -> None:

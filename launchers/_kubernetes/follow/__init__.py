@@ -1,0 +1,1 @@
+"""`launch` and `logs -f`: news and lines until the run ends."""

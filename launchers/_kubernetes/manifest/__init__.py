@@ -1,0 +1,1 @@
+"""From options to the objects that are submitted: pure, needs no cluster."""

@@ -1,0 +1,1 @@
+"""TorchX: its Runner, our Scheduler, what they submit, read and remove."""

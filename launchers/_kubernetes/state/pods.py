@@ -1,0 +1,199 @@
+"""A pod as its status tells it, and which pods are the newest of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dist_train import env
+from launchers._kubernetes.state.verdict import Verdict, read_verdict
+
+# Where the controllers write a pod's number among its like.
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_REPLICA = "torchx.pytorch.org/replica-id"
+_JOB_SET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The agent's container: not begun (`waiting`), at work, or ended (`exit_code`)."""
+
+    name: str
+    image: str = ""
+    waiting: str = ""
+    message: str = ""
+    running: bool = False
+    exit_code: int | None = None
+    reason: str = ""
+    restarts: int = 0
+    finished: datetime | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod; `node` is its number among the job's nodes, `host` the machine it was put on."""
+
+    name: str
+    uid: str
+    created: str
+    phase: str
+    container: Container
+    node: int | None = None
+    host: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    # When its grace is over, where its deletion was ordered.
+    deadline: datetime | None = None
+    # Containers that are not ours and still run.
+    beside: tuple[str, ...] = ()
+    restarts: int = 0
+    # For `max`: names of a deleted pod's successors do not tell their order, versions do.
+    version: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its agent will not run again."""
+        return self.phase in ("Succeeded", "Failed") or self.container.exit_code is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether its agent runs or ran: then there is a log."""
+        return self.container.running or self.container.exit_code is not None
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion was ordered."""
+        return self.deadline is not None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What its agent told at its end."""
+        return self.container.verdict
+
+    def condition(self, name: str, status: str = "True") -> tuple[str, str] | None:
+        """(reason, message) of a condition that has this status."""
+        found = self.conditions.get(name)
+        return found[1:] if found is not None and found[0] == status else None
+
+
+def read_pod(body: Mapping[str, Any]) -> Pod:
+    """From the API's object; every field may be missing in a pod that has just been made."""
+    head, spec, status = body.get("metadata") or {}, body.get("spec") or {}, body.get("status") or {}
+    ours = _agent(spec.get("containers") or [])
+    states = {str(entry.get("name")): entry for entry in status.get("containerStatuses") or ()}
+    labels = head.get("labels") or {}
+    beside = [name for name, entry in states.items() if name != ours["name"] and _running(entry)]
+    return Pod(
+        name=str(head.get("name")),
+        uid=str(head.get("uid") or head.get("name")),
+        created=str(head.get("creationTimestamp") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        container=_container(str(ours["name"]), str(ours.get("image") or ""), states.get(ours["name"]) or {}),
+        node=_node(labels, head.get("annotations") or {}, ours),
+        host=str(spec.get("nodeName") or ""),
+        reason=str(status.get("reason") or ""),
+        message=str(status.get("message") or ""),
+        conditions={
+            str(entry.get("type")): (
+                str(entry.get("status") or ""),
+                str(entry.get("reason") or ""),
+                str(entry.get("message") or ""),
+            )
+            for entry in status.get("conditions") or ()
+        },
+        deadline=read_time(head.get("deletionTimestamp")),
+        beside=tuple(beside),
+        restarts=int(labels.get(_JOB_SET_RESTART) or 0)
+        if str(labels.get(_JOB_SET_RESTART, "")).isdigit()
+        else 0,
+        version=int(version) if (version := str(head.get("resourceVersion") or "")).isdigit() else 0,
+    )
+
+
+def _agent(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The container that has the run's id in its environment; a cluster may have put others before it."""
+    listed = list(containers)
+    for container in listed:
+        if any(variable.get("name") == env.RUN_ID for variable in container.get("env") or ()):
+            return container
+    return listed[0] if listed else {"name": "trainer"}
+
+
+def _container(name: str, image: str, entry: Mapping[str, Any]) -> Container:
+    state = entry.get("state") or {}
+    restarts = int(entry.get("restartCount") or 0)
+    if ended := state.get("terminated"):
+        message = str(ended.get("message") or "")
+        return Container(
+            name,
+            image,
+            message=message,
+            exit_code=int(ended.get("exitCode", 0)),
+            reason=str(ended.get("reason") or ""),
+            restarts=restarts,
+            finished=read_time(ended.get("finishedAt")),
+            verdict=read_verdict(message),
+        )
+    if waiting := state.get("waiting"):
+        return Container(
+            name,
+            image,
+            str(waiting.get("reason") or "Waiting"),
+            str(waiting.get("message") or ""),
+            restarts=restarts,
+        )
+    return Container(name, image, running="running" in state, restarts=restarts)
+
+
+def _running(entry: Mapping[str, Any]) -> bool:
+    return "running" in (entry.get("state") or {})
+
+
+def _node(
+    labels: Mapping[str, str], annotations: Mapping[str, str], container: Mapping[str, Any]
+) -> int | None:
+    own = {str(entry.get("name")): entry.get("value") for entry in container.get("env") or ()}
+    for value in (labels.get(_INDEX), annotations.get(_INDEX), own.get(env.NODE_RANK), labels.get(_REPLICA)):
+        if value is not None and str(value).isdigit():
+            return int(value)
+    return None
+
+
+def read_time(text: object) -> datetime | None:
+    """An RFC 3339 time of the API; None where there is none."""
+    try:
+        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def newest_first(pods: Iterable[Pod]) -> list[Pod]:
+    """By their making; of one second, the one that is not going away, then the later written."""
+    return sorted(
+        pods, key=lambda pod: (pod.created, not pod.deleting, not pod.ended, pod.version), reverse=True
+    )
+
+
+def newest_of_nodes(pods: Iterable[Pod]) -> dict[int, Pod]:
+    """The newest pod of each node, by its number."""
+    found: dict[int, Pod] = {}
+    for pod in newest_first(pods):
+        found.setdefault(pod.node or 0, pod)
+    return dict(sorted(found.items()))
+
+
+def newest_generation(pods: Iterable[Pod]) -> list[Pod]:
+    """The pods, by node, that no later pod of the job has outlived: one start of the gang.
+
+    A node's newest pod may be of an earlier start: the later one was deleted with its object.
+    """
+    newest = list(newest_of_nodes(pods).values())
+    begun = max((at for pod in newest if (at := read_time(pod.created)) is not None), default=None)
+    if begun is None:
+        return newest
+    return [pod for pod in newest if pod.container.finished is None or pod.container.finished >= begun]

@@ -1,0 +1,79 @@
+"""Where a job is: the object, its pods and their agents' verdicts, put together in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from dist_train.jobs import JobState
+from launchers._kubernetes.state import ending, waiting
+from launchers._kubernetes.state.handles import Job
+from launchers._kubernetes.state.pods import Pod, newest_of_nodes
+from launchers._kubernetes.state.reasons import pod_words
+from launchers._kubernetes.state.sight import Sight
+from launchers._kubernetes.state.verdict import Verdict, read_verdict
+
+SOURCE = "API server"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state, and what the newest agent told where one has ended."""
+
+    state: JobState
+    verdict: Verdict | None = None
+
+    def to_text(self) -> str:
+        """As JSON: TorchX hands it on as its `structured_error_msg`."""
+        verdict = None if self.verdict is None else self.verdict.to_record()
+        return json.dumps({"state": asdict(self.state), "verdict": verdict})
+
+    @classmethod
+    def from_text(cls, text: str) -> Standing:
+        """The inverse of `to_text`."""
+        record = json.loads(text)
+        state = record["state"]
+        lists = {name: tuple(state[name]) for name in ("next", "nodes")}
+        told = record["verdict"]
+        return cls(JobState(**{**state, **lists}), None if told is None else read_verdict(json.dumps(told)))
+
+
+def standing(job: Job, sight: Sight, seen: Iterable[Pod] = ()) -> Standing | None:
+    """One answer; None where the cluster has nothing of the job (any more).
+
+    Args:
+        seen: pods as a watch saw them last: a deleted pod takes its agent's verdict with it.
+    """
+    if sight.top is None and not sight.pods:
+        return None
+    known = _known(sight.pods, seen)
+    verdict = ending.verdict(known)
+    if sight.top is None or sight.top.deleting:
+        state = waiting.removed(job, sight)
+    elif sight.top.finished:
+        state = ending.ended(job, sight.top, known, verdict)
+    else:
+        state = waiting.at_work(job, sight)
+    return Standing(replace(state, nodes=_lines(sight)), verdict)
+
+
+def _known(pods: Iterable[Pod], seen: Iterable[Pod]) -> list[Pod]:
+    """The pods that there are, and those that a watch saw go."""
+    living = {pod.uid: pod for pod in pods}
+    return [*living.values(), *(pod for pod in seen if pod.uid not in living)]
+
+
+def _lines(sight: Sight) -> tuple[str, ...]:
+    """One line per node: its pod, phase, machine, restarts, and the reason in words."""
+    lines = []
+    for node, pod in newest_of_nodes(sight.pods).items():
+        earlier = sum((other.node or 0) == node for other in sight.pods) - 1
+        by_top = sight.top.restarts if sight.top is not None else 0
+        restarts = max(pod.restarts, pod.container.restarts, earlier, by_top)
+        phase = "Terminating" if pod.deleting else pod.phase
+        host = f" on {pod.host}" if pod.host else ""
+        why = pod_words(pod, sight.now).text
+        said = "" if why.lower() in (phase.lower(), "done") else f": {why}"
+        lines.append(f"node {node}  {pod.name}  {phase}{host}, restarts {restarts}{said}")
+    return tuple(lines)
