@@ -16,7 +16,9 @@ _PUBLIC = {
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
+    "to_device": "dist_train.distributed.transfer",
     "loader": "dist_train.data.exact",
+    "Predictor": "dist_train.inference.predictor",
 }
 _ROOMS = frozenset(
     [
@@ -35,6 +37,7 @@ _ROOMS = frozenset(
         "checkpoint",
         "resilience",
         "trainer",
+        "inference",
         "observability",
         "datasets",
         "models",
@@ -45,11 +48,13 @@ _ROOMS = frozenset(
 if TYPE_CHECKING:
     from dist_train.data.exact import loader as loader
     from dist_train.distributed.run import Run as Run
+    from dist_train.distributed.transfer import to_device as to_device
+    from dist_train.inference.predictor import Predictor as Predictor
     from dist_train.resilience.session import init as init
     from dist_train.strategies.prepare import prepare as prepare
     from dist_train.strategies.unwrap import unwrap as unwrap
 
-__all__ = ["Run", "__version__", "init", "loader", "prepare", "unwrap"]
+__all__ = ["Predictor", "Run", "__version__", "init", "loader", "prepare", "to_device", "unwrap"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from dist_train.errors import ConfigError
 
@@ -80,6 +81,19 @@ def load(kind: str, name: str) -> object:
     return getattr(_import_owned(KINDS[kind], owner), KINDS[kind].constant)
 
 
+def missing(kind: str, name: str) -> dict[str, str]:
+    """Packages that the adapter `name` needs and that are not installed here -> how to get each.
+
+    An adapter of ours says it by a literal at its head, `REQUIRES = {"package": "pip install …"}`:
+    read, not imported.
+    """
+    owner = _owners(kind).get(name)
+    if not isinstance(owner, Path):
+        return {}
+    wanted = _literal(owner, "REQUIRES") or {}
+    return {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
+
+
 @cache
 def _owners(kind: str) -> dict[str, Path | EntryPoint]:
     found: dict[str, Path | EntryPoint] = {}
@@ -107,6 +121,15 @@ def _describe(owner: Path | EntryPoint) -> str:
 
 def _assigns(path: Path, constant: str) -> bool:
     """Whether the file binds `constant` at top level; read, not imported: adapters may be heavy."""
+    return _bound_to(path, constant) is not None
+
+
+def _literal(path: Path, constant: str) -> Any:
+    value = _bound_to(path, constant)
+    return None if value is None else ast.literal_eval(value)
+
+
+def _bound_to(path: Path, constant: str) -> ast.expr | None:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         targets = (
             node.targets
@@ -116,8 +139,9 @@ def _assigns(path: Path, constant: str) -> bool:
             else []
         )
         if any(isinstance(target, ast.Name) and target.id == constant for target in targets):
-            return True
-    return False
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            return node.value
+    return None
 
 
 def _import_owned(kind: Kind, path: Path) -> ModuleType:

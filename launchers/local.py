@@ -60,10 +60,11 @@ class LocalLauncher:
             )
             for node in range(spec.nodes)
         ]
-        if spec.gpus:
-            for node, (_, environ) in enumerate(commands):
-                mine = spec.gpus[node * spec.procs_per_node : (node + 1) * spec.procs_per_node]
+        for node, (_, environ) in enumerate(commands):
+            if mine := spec.gpus_of(node):
+                # By UUID: a number would count anew under any other CUDA_VISIBLE_DEVICES or order.
                 environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+                environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         nodes = [{"argv": argv, "env": environ} for argv, environ in commands]
         record: dict[str, Any] = {"nodes": nodes, "spec": spec.to_json()}
         files = (("agents.json", canonical_json(record)),)

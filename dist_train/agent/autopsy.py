@@ -10,6 +10,11 @@ from dist_train.agent.workers import Rank
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import Failure, FailureClass
 
+_HINTS = {
+    int(signal.SIGKILL): " (often the kernel's out-of-memory killer: see `dmesg`)",
+    int(signal.SIGBUS): " (often a full /dev/shm or a truncated file: see `df /dev/shm`)",
+}
+
 
 def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -> Failure:
     """Exit status, error record and last words as one Failure."""
@@ -35,6 +40,7 @@ def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -
         file=_text(record.get("file")),
         line=line if isinstance(line, int) else None,
         traceback=_text(record.get("traceback")),
+        mend=_text(record.get("mend")),
         log=str(rank.log.path),
         log_tail=log_tail,
         attempt=attempt,
@@ -70,8 +76,7 @@ def _signal_name(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = "an unknown signal"
-    hint = " (often the kernel's out-of-memory killer: see `dmesg`)" if number == signal.SIGKILL else ""
-    return f"signal {number} ({name}){hint}"
+    return f"signal {number} ({name}){_HINTS.get(number, '')}"
 
 
 def _text(value: object) -> str | None:

@@ -102,12 +102,21 @@ def _exit_code(leaving: SystemExit) -> int:
 
 def _report(error: BaseException) -> None:
     error.__traceback__ = _without_our_frames(error.__traceback__)
-    _record(error)
+    mend = None if isinstance(error, DistTrainError) else _mend(error)
+    _record(error, mend)
     if isinstance(error, DistTrainError) and error.exit_code != DistTrainError.exit_code:
         print(f"error: {error}", file=sys.stderr)
     else:
         _print_traceback(error)
+    if mend is not None:
+        print(f"[dist-train] mend: {mend}", file=sys.stderr)
     sys.stderr.flush()
+
+
+def _mend(error: BaseException) -> str | None:
+    from dist_train.agent.mends import mend_of
+
+    return mend_of(error)
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -129,7 +138,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _record(error: BaseException) -> None:
+def _record(error: BaseException, mend: str | None = None) -> None:
     target = os.environ.get(env.ERROR_FILE)
     if not target:
         return
@@ -146,6 +155,7 @@ def _record(error: BaseException) -> None:
         "file": frame[0] if frame else None,
         "line": frame[1] if frame else None,
         "traceback": text,
+        "mend": mend,
         "source": "dist-train" if isinstance(error, DistTrainError) else "rank",
     }
     try:

@@ -53,4 +53,5 @@ def _spec(told: Settings) -> JobSpec:
         init_method=told.init_method,
         grace_s=told.grace_s,
         show_ranks=told.show_ranks,
+        local_rank_flag=told.local_rank_flag,
     )

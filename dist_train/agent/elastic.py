@@ -25,6 +25,7 @@ from dist_train import env
 from dist_train.agent import bounds
 from dist_train.agent.autopsy import failure_of
 from dist_train.agent.console import Console, RankLog
+from dist_train.agent.gpu_environ import gpu_environ
 from dist_train.agent.link import Link
 from dist_train.agent.messages import NodeDone, NodeFailed, NodeStopped, RankExited, Start
 from dist_train.agent.outlive import Outlived
@@ -90,7 +91,7 @@ class NodeAgent(LocalElasticAgent):
                 start_rank(
                     worker.global_rank,
                     worker.local_rank,
-                    settings.rank_target,
+                    settings.target_of(worker.local_rank),
                     environ,
                     error_file,
                     log,
@@ -138,6 +139,7 @@ class NodeAgent(LocalElasticAgent):
         if settings.address.interface is not None:
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 environ.setdefault(name, settings.address.interface)
+        environ |= gpu_environ(environ, settings.device, local_rank)
         environ |= read_secrets(settings.run)
         return environ | facts.to_environ() | {name: str(value) for name, value in torchrun.items()}
 

@@ -59,6 +59,7 @@ class Settings:
     value: str
     args: tuple[str, ...]
     folder: str
+    local_rank_flag: str = ""  # the option that tells a script of torch.distributed.launch its local rank
     pod: str = ""  # uid; on Kubernetes only
     submission: str = ""  # uid of the submitted object; on Kubernetes only, and not known of every kind
 
@@ -78,6 +79,13 @@ class Settings:
         if self.kind == "config":
             return ["module", "dist_train.entrypoint", str(self.run.config), "--folder", self.folder]
         return [self.kind, self.value, *self.args]
+
+    def target_of(self, local_rank: int) -> list[str]:
+        """`rank_target` of one rank; its number comes first where the script wants it as an option."""
+        if not self.local_rank_flag:
+            return self.rank_target
+        kind, value, *words = self.rank_target
+        return [kind, value, f"{self.local_rank_flag}={local_rank}", *words]
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
@@ -110,6 +118,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
         value=options.value,
         args=tuple(options.args),
         folder=options.folder,
+        local_rank_flag=options.local_rank_flag,
         pod=_pod(environ),
         submission=environ.get(env.SUBMISSION, "") if environ.get(env.LAUNCHER) == KUBERNETES else "",
     )
@@ -124,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--show-ranks", default="0")
     parser.add_argument("--folder", default=".")
     parser.add_argument("--accept-code-change", action="store_true")
+    parser.add_argument("--local-rank-flag", choices=["--local_rank", "--local-rank"], default="")
     parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
     parser.add_argument("kind", choices=["config", "script", "module"])
     parser.add_argument("value")

@@ -1,10 +1,13 @@
 """`python -P -m dist_train.checkpoint list|verify|show PATH`: JSON lines, one per checkpoint; no torch.
 
+`import SOURCE TARGET [--entry KEY] [--keep-names]` and `export SOURCE TARGET`: one line; these load torch.
+
 The command line runs this as a process of its own, so that it depends on no room that knows torch.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,20 +26,43 @@ from dist_train.checkpoint.verify import (
 from dist_train.errors import DistTrainError, NotFoundError, UsageError
 
 _VERBS = ("list", "verify", "show")
+_CONVERSIONS = ("import", "export")
 
 
 def main(argv: Sequence[str]) -> int:
     """Print one JSON object per checkpoint below PATH (or for PATH itself); the exit code says only
     whether they could be asked, what is wrong with one stands in its `problems`."""
     try:
-        if len(argv) != 2 or argv[0] not in _VERBS:
-            raise UsageError(f"usage: python -m dist_train.checkpoint {'|'.join(_VERBS)} PATH")
-        for record in _records(argv[0], Path(argv[1])):
+        for record in _asked(argv):
             print(json.dumps(record), flush=True)
     except DistTrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
     return 0
+
+
+def _asked(argv: Sequence[str]) -> Iterator[dict[str, Any]]:
+    if len(argv) == 2 and argv[0] in _VERBS:
+        yield from _records(argv[0], Path(argv[1]))
+    elif len(argv) >= 3 and argv[0] in _CONVERSIONS:
+        yield _converted(argv)
+    else:
+        raise UsageError(f"usage: python -m dist_train.checkpoint {'|'.join([*_VERBS, *_CONVERSIONS])} PATH")
+
+
+def _converted(argv: Sequence[str]) -> dict[str, Any]:
+    from dist_train.checkpoint.convert import export_weights, import_weights
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("verb", "source", "target"):
+        parser.add_argument(name)
+    parser.add_argument("--entry")
+    parser.add_argument("--keep-names", action="store_true")
+    words = parser.parse_args(argv)
+    source, target = Path(words.source), Path(words.target)
+    if words.verb == "export":
+        return export_weights(source, target, entry=words.entry)
+    return import_weights(source, target, entry=words.entry, keep_names=words.keep_names)
 
 
 def _records(verb: str, path: Path) -> Iterator[dict[str, Any]]:

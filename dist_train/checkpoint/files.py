@@ -1,4 +1,4 @@
-"""Weights alone, as one safetensors file that any tool opens."""
+"""Weights alone: written as one safetensors file that any tool opens, read from whatever others write."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ import torch
 from torch import nn
 
 from dist_train.checkpoint.agreement import on_rank_zero
-from dist_train.checkpoint.layout import MANIFEST
+from dist_train.checkpoint.foreign import Weights, open_weights
 from dist_train.checkpoint.memory import host
-from dist_train.checkpoint.modules import fit_module, load_module, module_state
+from dist_train.checkpoint.modules import fit_module, load_module, module_state, unwrap
 from dist_train.checkpoint.owner import current_control
-from dist_train.checkpoint.reader import read_checkpoint
-from dist_train.checkpoint.restore import module_tensors
-from dist_train.checkpoint.state import MAIN
+from dist_train.checkpoint.prefixes import Renamed, fit_names
 from dist_train.checkpoint.storage import durable_file, make_directory, remove_tree, sync_directory
-from dist_train.checkpoint.tensorfile import TensorFile, read_plain
-from dist_train.errors import CheckpointError, CheckpointWriteError, NotFoundError
+from dist_train.checkpoint.tensorfile import TensorFile
+from dist_train.errors import CheckpointError, CheckpointWriteError
 
 logger = logging.getLogger(__name__)
-
-_WRAPPERS = ("module.", "_orig_mod.")
-# Words of the header that are no names of tensors.
-_NOT_ALIASES = ("format", "prefix")
 
 
 def save_model(model: nn.Module, path: str | Path) -> None:
@@ -53,8 +47,7 @@ def _write(model: nn.Module, path: Path) -> None:
             f"'{min(found.extra)}' is no tensor, and a safetensors file holds nothing else",
             mend="save with CheckpointManager, which keeps it in state.json",
         )
-    tensors = {name: host(t) for name, t in found.tensors.items() if name not in found.aliases}
-    file = TensorFile(tensors, {**found.aliases, "format": "pt"})
+    file = weights_file(found.tensors, found.aliases)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_directory(path.parent)
@@ -71,62 +64,68 @@ def _write(model: nn.Module, path: Path) -> None:
         ) from error
 
 
-def load_model(path: str | Path, model: nn.Module) -> None:
-    """Put weights into a model: from a safetensors file, or from a checkpoint directory.
+def weights_file(tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> TensorFile:
+    """The safetensors file of a state dict; of tied tensors (second name -> first) one is stored."""
+    stored = {name: host(tensor) for name, tensor in tensors.items() if name not in aliases}
+    return TensorFile(stored, {**aliases, "format": "pt"})
 
-    Leading `module.` and `_orig_mod.` (of DDP and torch.compile) are dropped where the model itself has no
-    such names; that is said in the log. Checkpoints are verified first. Not collective.
+
+def load_model(path: str | Path, model: nn.Module, *, entry: str | None = None) -> None:
+    """Put weights into a model, wherever it is: from a checkpoint directory, a safetensors file, or a
+    file of torch.save (state dict, or a record with one under `state_dict`, `model`, …).
+
+    Leading `module.`, `_orig_mod.` and `_fsdp_wrapped_module.` (of DDP, torch.compile, FSDP) are dropped
+    where the names then fit. One line in the log says what was found and done. Our checkpoints are
+    verified first; nothing is unpickled but tensors. Not collective.
+
+    Args:
+        path: what to open.
+        model: wrapped or not, on any device.
+        entry: which part of the file holds the weights, where several could.
 
     Raises:
-        NotFoundError: nothing is there; CheckpointError: damaged, or it does not fit (naming the nearest).
+        NotFoundError: nothing is there; CheckpointError: damaged, needs pickle, or does not fit (naming
+            the nearest).
     """
-    path = Path(path)
-    if not path.exists():
-        raise NotFoundError(f"no file or checkpoint {path}")
-    given = _from_checkpoint(path) if path.is_dir() else _from_file(path)
+    put_weights(open_weights(Path(path), entry), Path(path), model)
+
+
+def put_weights(weights: Weights, path: Path, model: nn.Module) -> None:
+    """`load_model` for weights that are in hand; `path` names where they came from.
+
+    Raises:
+        CheckpointError: they do not fit the model.
+    """
+    _refuse_meta(model)
     expected = module_state(model)
-    if expected.extra:
-        raise CheckpointError(f"{path} cannot hold '{min(expected.extra)}', which is no tensor")
-    load_module(model, fit_module(model, _stripped(given, expected.tensors), str(path)), {})
+    renamed = fit_names([*weights.tensors, *weights.extra], [*expected.tensors, *expected.extra])
+    tensors = {renamed.names[name]: tensor for name, tensor in weights.tensors.items()}
+    extra = {renamed.names[name]: value for name, value in weights.extra.items()}
+    _check_extra(extra, expected.extra, path)
+    load_module(model, fit_module(model, tensors, str(path)), extra)
+    logger.info(
+        "loaded %s tensors of %s (%s)%s", len(tensors), path, weights.origin, _told(renamed, weights.left)
+    )
 
 
-def _from_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    if not (path / MANIFEST).exists():
-        raise NotFoundError(
-            f"{path} is no checkpoint: it has no {MANIFEST}", mend="give one step-<n> directory"
-        )
-    loaded = read_checkpoint(path)
-    modules = [key for key, entry in loaded.entries.items() if entry["kind"] == "module"]
-    if MAIN not in modules and len(modules) != 1:
-        raise CheckpointError(
-            f"{path} has no entry '{MAIN}', but {', '.join(sorted(modules)) or 'no module'}"
-        )
-    return module_tensors(MAIN if MAIN in modules else modules[0], loaded)
+def _told(renamed: Renamed, left: tuple[str, ...]) -> str:
+    beside = f"not used: {', '.join(left[:8])}{' …' if len(left) > 8 else ''}" if left else None
+    return "".join(f"; {text}" for text in (renamed.told(), beside) if text)
 
 
-def _from_file(path: Path) -> dict[str, torch.Tensor]:
-    header, tensors = read_plain(path)
-    aliases = {second: first for second, first in header.metadata.items() if second not in _NOT_ALIASES}
-    return tensors | {second: tensors[first] for second, first in aliases.items() if first in tensors}
-
-
-def _stripped(given: Mapping[str, torch.Tensor], expected: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    out: dict[str, torch.Tensor] = {}
-    changed = 0
-    for name, tensor in given.items():
-        plain = name if name in expected else _strip(name)
-        if plain in out:
+def _refuse_meta(model: nn.Module) -> None:
+    for name, tensor in unwrap(model).state_dict().items():
+        if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
             raise CheckpointError(
-                f"two names become '{plain}' without their leading {' and '.join(_WRAPPERS)}"
+                f"'{name}' of the model is on the meta device, which can hold no values",
+                mend="call model.to_empty(device=…) first",
             )
-        changed += plain != name
-        out[plain] = tensor
-    if changed:
-        logger.info("dropped leading %s from %s names", " and ".join(_WRAPPERS), changed)
-    return out
 
 
-def _strip(name: str) -> str:
-    while name.startswith(_WRAPPERS):
-        name = name.split(".", 1)[1]
-    return name
+def _check_extra(given: Mapping[str, object], expected: Mapping[str, object], path: Path) -> None:
+    if missing := sorted(set(expected) - set(given)):
+        raise CheckpointError(f"{path} cannot give '{missing[0]}', which is no tensor")
+    if more := sorted(set(given) - set(expected)):
+        raise CheckpointError(
+            f"'{more[0]}' in {path} is a {type(given[more[0]]).__name__}, and the model has no such entry"
+        )

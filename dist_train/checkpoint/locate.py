@@ -23,11 +23,15 @@ APPEAR_S = 90.0
 _RETRY_S = 0.5
 
 
-def newest_good(directory: Path) -> Loaded | None:
+def newest_good(directory: Path, *, set_aside: bool = True) -> Loaded | None:
     """The newest checkpoint that is whole, in memory; None where there is none at all.
 
     Damaged ones that are newer are moved to quarantine/, but only once a whole one has been found: if
     all are damaged, they stay where they are, so that asking again gives the same answer.
+
+    Args:
+        directory: the folder of checkpoints.
+        set_aside: False changes nothing there: for whoever only reads.
 
     Raises:
         CheckpointError: there are checkpoints, and none of them can be used; each is named with its fault.
@@ -39,7 +43,11 @@ def newest_good(directory: Path) -> Loaded | None:
         try:
             manifest = read_manifest(path)
             if fence is not None and not fence.admits(manifest):
-                _set_aside({path: f"written by attempt {manifest.attempt} after a newer attempt had begun"})
+                reason = f"written by attempt {manifest.attempt} after a newer attempt had begun"
+                if set_aside:
+                    _set_aside({path: reason})
+                else:
+                    logger.warning("%s is not used: %s", path, reason)
                 continue
         except (Damaged, FileNotFoundError):
             pass  # read_checkpoint says what is wrong with it
@@ -49,7 +57,8 @@ def newest_good(directory: Path) -> Loaded | None:
             logger.warning("%s cannot be used: %s", path, error)
             faults[path] = error
             continue
-        _set_aside({path: error.what for path, error in faults.items()})
+        if set_aside:
+            _set_aside({path: error.what for path, error in faults.items()})
         return loaded
     if faults:
         raise CheckpointError(

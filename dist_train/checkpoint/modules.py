@@ -66,7 +66,7 @@ def module_state(module: nn.Module) -> ModuleState:
         check_storable(name, tensor)
     return ModuleState(
         tensors=tensors,
-        aliases=_aliases(tensors),
+        aliases=tied_names(tensors),
         buffers=frozenset(buffers) & frozenset(tensors),
         local_buffers=local,
         extra={name: value for name, value in whole.items() if name not in tensors},
@@ -78,8 +78,8 @@ def parameter_names(module: nn.Module) -> dict[int, str]:
     return {id(parameter): plain_name(name) for name, parameter in unwrap(module).named_parameters()}
 
 
-def _aliases(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Names that show the very same memory as an earlier name."""
+def tied_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Names that show the very same memory as an earlier name -> that name."""
     first: dict[object, str] = {}
     aliases = {}
     for name, tensor in tensors.items():
@@ -116,9 +116,21 @@ def fit_module(module: nn.Module, given: Mapping[str, torch.Tensor], label: str)
     if problems:
         raise CheckpointError(
             f"{label} does not fit the model: " + "; ".join(problems),
-            mend="build the model as it was when the checkpoint was written",
+            mend=_mend(current.tensors, complete),
         )
     return complete
+
+
+def _mend(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+    shapes = {name: tensor.shape for name, tensor in expected.items()}
+    if shapes != {name: tensor.shape for name, tensor in given.items()}:
+        return "build the model as it was when the checkpoint was written"
+    there, here = (
+        {tensor.dtype for tensor in part.values() if tensor.is_floating_point()} for part in (given, expected)
+    )
+    if len(there) == len(here) == 1:
+        return f"only the precision differs: model.to({there.pop()}), load, then model.to({here.pop()})"
+    return "give the model's tensors the dtypes that stand there, load, then convert"
 
 
 def _name_problems(expected: Mapping[str, object], given: Mapping[str, object]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -45,6 +46,23 @@ def replace_durable(path: Path, temporary: Path, payload: bytes) -> None:
         os.unlink(temporary)
     write_durable(temporary, payload)
     os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def give_name(temporary: Path, path: Path) -> None:
+    """Give a finished file its name, durably; FileExistsError where something has it already."""
+    try:
+        # Unlike a rename it never replaces what somebody else has put there meanwhile.
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links.
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
     sync_directory(path.parent)
 
 

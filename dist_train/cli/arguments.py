@@ -13,6 +13,9 @@ from typing import Any
 import click
 
 from dist_train import registry
+from dist_train.cli.legacy import CHOICES
+from dist_train.cli.live import mode
+from dist_train.cli.verb import Verb
 from dist_train.errors import UsageError
 
 _YAML = (".yaml", ".yml")
@@ -42,8 +45,17 @@ class OptionGroup:
 def _value(
     *names: str, help: str, metavar: str | None = None, type: Any = str, hidden: bool = False
 ) -> click.Option:
+    shown = metavar or _metavar(names, type)
     # multiple: so that the same thing given twice can be compared instead of the last one winning
-    return click.Option(names, multiple=True, help=help, metavar=metavar, type=type, hidden=hidden)
+    return click.Option(names, multiple=True, help=help, metavar=shown, type=type, hidden=hidden)
+
+
+def _metavar(names: tuple[str, ...], type: Any) -> str | None:
+    """N for a number, the option's own name for a word; click's own for a choice."""
+    if isinstance(type, click.IntRange):
+        return "N"
+    flags = [name for name in names if name.startswith("--")]
+    return flags[0][2:].upper() if type is str and flags else None
 
 
 def _flag(*names: str, help: str) -> click.Option:
@@ -76,7 +88,11 @@ def option_groups() -> list[OptionGroup]:
         _value(
             "--gpus", help="Which GPUs of this machine: 0,3 or auto (least used first).", metavar="0,3|auto"
         ),
-        _value("--device", help="[default: auto]", type=click.Choice(["auto", "cpu", "cuda"])),
+        _value(
+            "--device",
+            help="auto: CPU where this machine has no GPU.  [default: auto]",
+            type=click.Choice(["auto", "cpu", "cuda"]),
+        ),
         _value("-t", "--time", help="Time limit: MM, HH:MM:SS or D-HH:MM:SS.", metavar="TIME"),
         _value("--mem", help="Memory per node.", metavar="64G"),
         _value("--cpus-per-gpu", help="CPU cores per process.", type=click.IntRange(min=1)),
@@ -89,7 +105,14 @@ def option_groups() -> list[OptionGroup]:
             "--secret", help="A variable whose value stays in the environment, in no file.", metavar="NAME"
         ),
         _value("--interface", help="Network interface or CIDR between the nodes.", metavar="NAME"),
+        _value("--progress", help=mode.HELP, type=click.Choice(mode.CHOICES)),
         _value("--show-ranks", help="Whose stdout to show: 0, all, or 0,3.  [default: 0]", metavar="RANKS"),
+        _value(
+            "--legacy-local-rank",
+            help="Hand each rank --local_rank (underscore) or --local-rank (dash), as "
+            "torch.distributed.launch did.  [default: auto, where the script declares it]",
+            type=click.Choice(CHOICES),
+        ),
         _value("--run-id", help="", hidden=True),
         _flag("--dry-run", help="Print the plan and submit nothing."),
         _flag("--detach", help="Return at once with the job's handle."),
@@ -108,7 +131,7 @@ def option_groups() -> list[OptionGroup]:
 
 
 def _adapter_groups() -> list[OptionGroup]:
-    groups = []
+    groups: list[OptionGroup] = []
     for name in registry.names("launchers"):
         launcher: Any = registry.load("launchers", name)
         fields = launcher.Options.model_fields
@@ -126,11 +149,13 @@ def _adapter_groups() -> list[OptionGroup]:
             )
             options.append(option)
         if options:
-            groups.append(OptionGroup(name.capitalize(), options, frozenset({name})))
-    return groups
+            title = f"{name.capitalize()} (with --launcher {name})"
+            groups.append(OptionGroup(title, options, frozenset({name})))
+    # The long ones last: what stands before them is read.
+    return sorted(groups, key=lambda group: len(group.options))
 
 
-class LaunchCommand(click.Command):
+class LaunchCommand(Verb):
     """Groups its options in --help, and takes both `-` and `_` spellings."""
 
     groups: list[OptionGroup]
@@ -188,6 +213,17 @@ def asks_for_help(command: click.Command, argv: Sequence[str]) -> bool:
     except click.UsageError:
         return True  # whatever is wrong before it: help is the answer
     return not rest or rest[0].endswith(_YAML)
+
+
+def target_of(command: click.Command, argv: Sequence[str]) -> str | None:
+    """TARGET among words that may be unfinished; `-m` for a module; None where there is none yet."""
+    if _module_at(command, argv) is not None:
+        return "-m"
+    try:
+        _, rest = _parse_options(command, argv, interspersed=False)
+    except click.UsageError:
+        return None
+    return rest[0] if rest else None
 
 
 def _module_at(command: click.Command, argv: Sequence[str]) -> int | None:

@@ -9,6 +9,7 @@ import click
 from dist_train.cli.options import SPELLINGS, run_argument
 from dist_train.cli.runs import OpenedRun, open_run
 from dist_train.cli.standing import ask, is_at_work, is_unknown, never_began
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ExitCode, UnavailableError
 from dist_train.jobs.launcher import JobState
 
@@ -18,7 +19,11 @@ _POLL_S = 0.25
 _MARGIN_S = 45.0
 
 
-@click.command(context_settings=SPELLINGS)
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples("dist-train cancel  # the newest run", "dist-train cancel digits-1"),
+)
 @run_argument
 def cancel(run: str) -> int:
     """End RUN: its ranks save and stop. Done again, or after the end, it says so and changes nothing."""

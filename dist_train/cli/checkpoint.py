@@ -1,30 +1,38 @@
-"""`dist-train checkpoint list|verify|show`."""
+"""`dist-train checkpoint list|verify|show|import|export`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dist_train.cli.candidates import runs
+from dist_train.cli.checkpoint_files import export, import_
 from dist_train.cli.checkpoint_process import ask_checkpoints
+from dist_train.cli.chosen_checkpoint import best_rule, best_steps, checkpoint_of_step, checkpoints_of
 from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option, once, run_argument
-from dist_train.cli.runs import find_run
 from dist_train.cli.sub_verbs import SubVerbs
 from dist_train.cli.table import age, number, render_pairs, render_table, size
-from dist_train.errors import ExitCode, NotFoundError
-from dist_train.rundir import RunDir
+from dist_train.cli.verb import examples
+from dist_train.errors import ExitCode
 
 _HEADS = ("STEP", "EPOCH", "SIZE", "AGE", "RANKS", "ATTEMPT", "SCORE", "")
 
 
-@click.group(cls=SubVerbs)
+@click.group(
+    cls=SubVerbs,
+    epilog=examples(
+        "dist-train checkpoint list  # of the newest run",
+        "dist-train checkpoint verify digits-1  # every block against its hash",
+        "dist-train checkpoint show digits-1 --json",
+    ),
+)
 def checkpoint() -> None:
-    """List, verify and show checkpoints."""
+    """List, verify and show checkpoints; take weights in from other tools and out to them."""
 
 
 @checkpoint.command("list", context_settings=SPELLINGS)
@@ -32,9 +40,9 @@ def checkpoint() -> None:
 @json_option
 def list_all(run: str, as_json: bool) -> int:
     """List RUN's checkpoints, oldest first. Their data is not read: `verify` does that."""
-    folder, best_of = _folder(run), _best_rule(run)
+    folder, best_of = checkpoints_of(run), best_rule(run)
     found = list(ask_checkpoints("list", folder))
-    best = _best(found, best_of)
+    best = best_steps(found, best_of)
     if as_json:
         print_json(
             {"directory": folder, "checkpoints": [{**one, "best": one["step"] in best} for one in found]}
@@ -45,7 +53,7 @@ def list_all(run: str, as_json: bool) -> int:
 
 
 @checkpoint.command(context_settings=SPELLINGS)
-@click.argument("path", default="@last", metavar="[RUN|CHECKPOINT]")
+@click.argument("path", default="@last", metavar="[RUN|CHECKPOINT]", shell_complete=runs)
 @json_option
 def verify(path: str, as_json: bool) -> int:
     """Read every byte of a run's checkpoints, or of one, and compare it with its hash.
@@ -53,7 +61,7 @@ def verify(path: str, as_json: bool) -> int:
     Ends with 0 if all are whole, 78 if one is damaged (its file and block are named), 66 if there is none.
     """
     found = []
-    for one in ask_checkpoints("verify", _folder(path)):
+    for one in ask_checkpoints("verify", checkpoints_of(path)):
         found.append(one)
         if not as_json:
             click.echo(_verdict(one))
@@ -66,66 +74,20 @@ def verify(path: str, as_json: bool) -> int:
 
 
 @checkpoint.command(context_settings=SPELLINGS)
-@click.argument("path", default="@last", metavar="[RUN|CHECKPOINT]")
+@click.argument("path", default="@last", metavar="[RUN|CHECKPOINT]", shell_complete=runs)
 @once("--step", type=click.IntRange(min=0), help="Of a run: this step.  [default: the newest]")
 @json_option
 def show(path: str, step: int | None, as_json: bool) -> int:
     """Print what a checkpoint's manifest says; whole with --json."""
-    folder = _folder(path)
+    folder = checkpoints_of(path)
     if step is not None:
-        folder = _of_step(folder, step)
+        folder = checkpoint_of_step(folder, step)
     (one,) = ask_checkpoints("show", folder)
     if as_json:
         print_json(one)
     else:
         click.echo(render_pairs(_pairs(one)))
     return int(ExitCode.OK)
-
-
-def _folder(word: str) -> Path:
-    """A checkpoint, a folder of checkpoints, or the run of that name's."""
-    path = Path(word)
-    if path.is_dir() and not RunDir(path).is_run and _holds_checkpoints(path):
-        return path.absolute()
-    return find_run(word).checkpoints
-
-
-def _holds_checkpoints(path: Path) -> bool:
-    return path.name.startswith("step-") or (path / "manifest.json").exists() or any(path.glob("step-*"))
-
-
-def _of_step(folder: Path, step: int) -> Path:
-    path = folder / f"step-{step:08d}"
-    if path.is_dir():
-        return path
-    there = sorted(int(p.name[5:]) for p in folder.glob("step-*") if p.name[5:].isdigit())
-    raise NotFoundError(
-        f"there is no checkpoint of step {step} in {folder}",
-        cause=f"there are: {', '.join(map(str, there)) or 'none'}",
-    )
-
-
-def _best_rule(run: str) -> tuple[str, int] | None:
-    """(mode, how many) of the run's own config; None for a run without one."""
-    path = Path(run)
-    if path.is_dir() and not RunDir(path).is_run:
-        return None
-    config = find_run(run).config
-    if not config.exists():
-        return None
-    from dist_train.config import load_config
-
-    best = load_config(config).config.checkpoint.keep_best
-    return None if best is None else (best.mode, best.n)
-
-
-def _best(found: Iterable[dict[str, Any]], rule: tuple[str, int] | None) -> set[int]:
-    if rule is None:
-        return set()
-    mode, count = rule
-    sign = 1 if mode == "min" else -1
-    scored = [one for one in found if one["score"] is not None and not one["problems"]]
-    return {one["step"] for one in sorted(scored, key=lambda one: (sign * one["score"], one["step"]))[:count]}
 
 
 def _row(one: dict[str, Any], is_best: bool) -> tuple[str, ...]:
@@ -178,5 +140,8 @@ def _pairs(one: dict[str, Any]) -> list[tuple[str, str]]:
 def _inline(record: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in record.items()) or "-"
 
+
+checkpoint.add_command(import_)
+checkpoint.add_command(export)
 
 COMMAND = checkpoint

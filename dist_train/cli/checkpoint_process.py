@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dist_train.errors import CheckpointError, DistTrainError, ExitCode, NotFoundError
+from dist_train.errors import CheckpointError, CheckpointWriteError, DistTrainError, ExitCode, NotFoundError
 
 
-def ask_checkpoints(verb: str, path: Path) -> Iterator[dict[str, Any]]:
+def ask_checkpoints(verb: str, path: Path, *words: str) -> Iterator[dict[str, Any]]:
     """One record per checkpoint, as each is done; raises what the process said."""
-    command = [sys.executable, "-P", "-m", "dist_train.checkpoint", verb, str(path)]
+    command = [sys.executable, "-P", "-m", "dist_train.checkpoint", verb, str(path), *words]
     # A file, not a second pipe: nobody reads it before the first is at its end.
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as messages,
@@ -39,8 +39,11 @@ def ask_checkpoints(verb: str, path: Path) -> Iterator[dict[str, Any]]:
 
 def _error(code: int, said: str) -> DistTrainError:
     text = said.removeprefix("error: ")
-    if code == ExitCode.NOT_FOUND:
-        return NotFoundError(text)
-    if code == ExitCode.CONFIG:
-        return CheckpointError(text)
+    kinds: dict[int, type[DistTrainError]] = {
+        ExitCode.NOT_FOUND: NotFoundError,
+        ExitCode.CONFIG: CheckpointError,
+        ExitCode.CHECKPOINT_WRITE: CheckpointWriteError,
+    }
+    if code in kinds:
+        return kinds[code](text)
     return DistTrainError(f"reading checkpoints ended with exit code {code}: {text}")

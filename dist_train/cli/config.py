@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train import registry
+from dist_train.cli.bundled import bundled_example, stands_for_bundled
+from dist_train.cli.candidates import configs_and_runs
 from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option
 from dist_train.cli.runs import find_run
 from dist_train.cli.sub_verbs import SubVerbs
+from dist_train.cli.verb import examples
 from dist_train.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
@@ -21,13 +24,21 @@ if TYPE_CHECKING:
 _YAML = (".yaml", ".yml")
 
 
-@click.group(cls=SubVerbs)
+@click.group(
+    cls=SubVerbs,
+    epilog=examples(
+        "dist-train config check train.yaml",
+        "dist-train config show train.yaml seed=1  # every value, and where it came from",
+        "dist-train config show digits-1  # of a run",
+        "dist-train config schema > train.schema.json  # for editors",
+    ),
+)
 def config() -> None:
     """Show, check and describe configs."""
 
 
 @config.command(context_settings=SPELLINGS)
-@click.argument("source", metavar="CONFIG|RUN")
+@click.argument("source", metavar="CONFIG|RUN", shell_complete=configs_and_runs)
 @click.argument("overrides", nargs=-1, metavar="[a.b=c]...")
 @json_option
 def show(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
@@ -58,7 +69,7 @@ def schema(as_json: bool) -> int:
 
 
 @config.command(context_settings=SPELLINGS)
-@click.argument("source", metavar="CONFIG")
+@click.argument("source", metavar="CONFIG", shell_complete=configs_and_runs)
 @click.argument("overrides", nargs=-1, metavar="[a.b=c]...")
 @json_option
 def check(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
@@ -91,6 +102,9 @@ def check(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
 
 def _config_file(source: str) -> Path:
     """CONFIG.yaml, or the resolved config that a run keeps."""
+    if stands_for_bundled(source):
+        click.echo(f"[dist-train] no {source} here: taking the one that comes with dist-train", err=True)
+        return bundled_example()
     if source.endswith(_YAML) or Path(source).is_file():
         return Path(source)
     run = find_run(source)

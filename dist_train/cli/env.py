@@ -12,6 +12,7 @@ import click
 from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option
 from dist_train.cli.table import number, render_pairs
+from dist_train.cli.verb import Verb, examples
 from dist_train.config.secret_names import is_secret_name
 from dist_train.env import DROPPED_FOR_WORKERS, INIT_METHOD, TORCHRUN_NAMES, RankInfo
 from dist_train.errors import ConfigError, ExitCode
@@ -32,7 +33,14 @@ _PREFIXES = ("DIST_TRAIN_", "TORCHELASTIC_", "MPI_LOCAL", "KUBERNETES_SERVICE_HO
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_")
 
 
-@click.command(context_settings=SPELLINGS)
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train env --explain",
+        "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=n1 MASTER_PORT=29500 dist-train env",
+    ),
+)
 @click.option(
     "--explain", is_flag=True, help="What was detected, from which variables, what was ignored and why."
 )

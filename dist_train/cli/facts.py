@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dist_train.rundir import RunDir
+from dist_train.rundir.devices import RankDevice, read_devices
 from dist_train.rundir.events import read_events
 from dist_train.rundir.failure import Failure, read_failure
+from dist_train.rundir.metrics import last_metrics
 from dist_train.rundir.progress import newest_step
-
-# Of a long metrics.jsonl only the end is read.
-_TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -30,16 +27,17 @@ class Facts:
     train: dict[str, Any] | None
     evaluation: dict[str, Any] | None
     failure: Failure | None
+    devices: tuple[RankDevice, ...] = ()
 
 
 def gather(run: RunDir) -> Facts:
     """Read the records; nothing is asked of a cluster."""
     events = _since_submitted(run)
-    step = newest_step(run)
+    step, attempt = newest_step(run), newest_attempt(run)
     manifest = None if step is None else run.checkpoints / f"step-{step:08d}" / "manifest.json"
-    records = list(_tail(run.metrics))
+    records = last_metrics(run.metrics)[::-1]
     return Facts(
-        attempt=newest_attempt(run),
+        attempt=attempt,
         restarts=sum(event["kind"] == "restarted" for event in events),
         submitted_age_s=_age(run.job),
         checkpoint_step=step,
@@ -47,6 +45,7 @@ def gather(run: RunDir) -> Facts:
         train=_last(records, "train"),
         evaluation=_last(records, "eval"),
         failure=_current_failure(run, events),
+        devices=() if attempt is None else read_devices(run, attempt),
     )
 
 
@@ -77,24 +76,6 @@ def _current_failure(run: RunDir, events: list[dict[str, Any]]) -> Failure | Non
     if failure is None or all(event.get("attempt") != failure.attempt for event in events):
         return None
     return failure
-
-
-def _tail(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole records in the last 64 KiB, newest first."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # torn: the first of the tail, or the last of the file
-        if isinstance(record, dict):
-            yield record
 
 
 def _last(records: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from dist_train.cli.runs import run_word
+from dist_train.cli.live.follow import shown
+from dist_train.cli.live.mode import Progress
+from dist_train.cli.runs import open_found, run_word
 from dist_train.errors import ExitCode
 from dist_train.jobs.launcher import Detached, JobHandle, Launcher
 from dist_train.rundir import RunDir
@@ -15,12 +17,17 @@ from dist_train.rundir.report import render_failure, render_result
 from dist_train.rundir.result import read_result
 
 
-def follow(launcher: Launcher, handle: JobHandle, run_dir: Path) -> int:
-    """Wait for the end; the failure block (stderr) or the result table (stdout) comes last."""
+def follow(launcher: Launcher, handle: JobHandle, run_dir: Path, progress: Progress = "plain") -> int:
+    """Wait for the end; the failure block (stderr) or the result table (stdout) comes last.
+
+    Args:
+        progress: how the run's progress is shown until then.
+    """
     run = RunDir(run_dir)
     before = _stamp(run.failure)
     try:
-        code = launcher.wait(handle, str(run_dir))
+        with shown(progress, open_found(run)):
+            code = launcher.wait(handle, str(run_dir))
     except Detached:
         word = run_word(run)
         click.echo(

@@ -7,25 +7,35 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dist_train.cli.arguments import LaunchCommand, asks_for_help, option_groups, parse
+from dist_train.cli.arguments import LaunchCommand, asks_for_help, option_groups, parse, target_of
+from dist_train.cli.candidates import files
 from dist_train.cli.follow import follow
+from dist_train.cli.live.mode import Progress, choose
 from dist_train.cli.request import Request, build
 from dist_train.cli.runs import rename_handle, write_job
+from dist_train.cli.verb import examples
 from dist_train.errors import ConfigError, ExitCode
 from dist_train.jobs.launcher import JobHandle, Plan
 from dist_train.rundir import RunDir
 from dist_train.rundir.directory import take_free_name, unwritable
 from dist_train.rundir.records import write_bytes_atomic
 
-_EPILOG = """\b
-dist-train launch examples/digits.yaml --nodes 2 --gpus-per-node 2
-dist-train launch examples/digits.yaml trainer.epochs=3 seed=1
-dist-train launch --gpus-per-node 4 train.py --lr 0.1
-dist-train launch --gpus-per-node 4 -m my_package.train --lr 0.1"""
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_EXAMPLES = examples(
+    "dist-train launch --nodes 2 --gpus-per-node 2  # the digits that come with it",
+    "dist-train launch train.yaml trainer.epochs=3 seed=1  # any key, in passing",
+    "dist-train launch --gpus-per-node 4 train.py --lr 0.1  # any torchrun-style script",
+    "dist-train launch --gpus-per-node 4 -m my_package.train --lr 0.1",
+    "dist-train launch train.yaml --launcher slurm --nodes 2 --gpus-per-node 4 -p gpu --time 8:00:00",
+    "dist-train launch train.yaml --launcher kubernetes --image IMAGE --nodes 2 --run-volume pvc/runs",
+    "dist-train launch train.yaml --launcher slurm --dry-run  # print what would be submitted",
+)
 
 
 class _Launch(LaunchCommand):
@@ -34,7 +44,7 @@ class _Launch(LaunchCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        context = click.Context(self, info_name=info_name, parent=parent)
+        context = click.Context(self, info_name=info_name, parent=parent, **extra)
         context.args = list(args)
         return context
 
@@ -43,6 +53,13 @@ class _Launch(LaunchCommand):
             click.echo(self.get_help(ctx))
             return 0
         return launch(ctx.args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Our options before a target and after a config; else files."""
+        target = target_of(self, ctx.args)
+        if incomplete.startswith("-") and (target is None or target.endswith((".yaml", ".yml"))):
+            return super().shell_complete(ctx, incomplete)
+        return files(incomplete)
 
 
 def make_command() -> click.Command:
@@ -54,7 +71,7 @@ def make_command() -> click.Command:
         params=list(unique.values()),
         help="Run TARGET on every process of a job: CONFIG.yaml (our trainer; `a.b=c` words override it), "
         "SCRIPT.py or -m MODULE (any torchrun-style script; every word after it is the script's).",
-        epilog=_EPILOG,
+        epilog=_EXAMPLES,
         options_metavar="[OPTIONS] [TARGET] [ARGS]...",
         add_help_option=False,
     )
@@ -68,6 +85,7 @@ def launch(argv: Sequence[str]) -> int:
     assert isinstance(command, _Launch)
     words = parse(command, argv)
     request = build(words, command.groups)
+    progress = choose(words.options.get("progress"), request.launcher)
     if words.options.get("dry_run"):
         return _dry_run(request)
     for notice in request.notices:
@@ -82,11 +100,13 @@ def launch(argv: Sequence[str]) -> int:
             shutil.rmtree(request.spec.run_dir, ignore_errors=True)
         raise
     return finish_submission(
-        request.launcher, handle, request.spec.run_dir, bool(words.options.get("detach"))
+        request.launcher, handle, request.spec.run_dir, bool(words.options.get("detach")), progress
     )
 
 
-def finish_submission(launcher: Any, handle: JobHandle, run_dir: Path, detach: bool) -> int:
+def finish_submission(
+    launcher: Any, handle: JobHandle, run_dir: Path, detach: bool, progress: Progress = "plain"
+) -> int:
     """Print the handle alone, or follow the job."""
     if detach:
         detached = launcher.detach(handle, str(run_dir)) if hasattr(launcher, "detach") else handle
@@ -94,7 +114,7 @@ def finish_submission(launcher: Any, handle: JobHandle, run_dir: Path, detach: b
             rename_handle(RunDir(run_dir), detached)
         click.echo(getattr(launcher, "detached_word", lambda handle: handle.text)(detached))
         return 0
-    return follow(launcher, handle, run_dir)
+    return follow(launcher, handle, run_dir, progress)
 
 
 def _dry_run(request: Request) -> int:

@@ -16,13 +16,19 @@ from dist_train.cli.runs import ROOT, all_runs, open_found
 from dist_train.cli.standing import ask
 from dist_train.cli.status import Status, to_json
 from dist_train.cli.table import age, number, render_table
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import DistTrainError, ExitCode, NotFoundError
 from dist_train.rundir import RunDir
 
 _HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS", "AGE")
 
 
-@click.command("list", context_settings=SPELLINGS)
+@click.command(
+    "list",
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples("dist-train list", "dist-train list --all-dirs . --json"),
+)
 @json_option
 @once("--all-dirs", metavar="DIR", help="Every run anywhere below DIR.  [default: those in ./runs]")
 def list_runs(as_json: bool, all_dirs: str | None) -> int:

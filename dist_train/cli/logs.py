@@ -10,15 +10,25 @@ from collections.abc import Iterator
 import click
 
 from dist_train.cli.json_output import print_json
+from dist_train.cli.live import mode
+from dist_train.cli.live.follow import shown
 from dist_train.cli.options import SPELLINGS, json_option, once, run_argument
 from dist_train.cli.runs import OpenedRun, open_run
 from dist_train.cli.standing import ask, never_began
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import NotFoundError, UsageError
 
 _POLL_S = 0.2
 
 
-@click.command(context_settings=SPELLINGS)
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train logs -f  # all ranks of the newest run, while it grows",
+        "dist-train logs digits-1 --rank 1 --attempt 0 --grep loss",
+    ),
+)
 @run_argument
 @once(
     "--rank", type=click.IntRange(min=0), help="Of one rank only.  [default: all, each line behind its rank]"
@@ -26,15 +36,29 @@ _POLL_S = 0.2
 @once("--attempt", type=click.IntRange(min=0), help="Of one attempt.  [default: the newest]")
 @click.option("-f", "--follow", is_flag=True, help="Go on while it grows, into later attempts too.")
 @once("--grep", metavar="RE", help="Only lines in which this regular expression is found.")
+@once(
+    "--progress",
+    type=click.Choice(mode.CHOICES),
+    help="With --follow: live draws the panel of `launch` below the log.  [default: plain]",
+)
 @json_option
 def logs(
-    run: str, rank: int | None, attempt: int | None, follow: bool, grep: str | None, as_json: bool
+    run: str,
+    rank: int | None,
+    attempt: int | None,
+    follow: bool,
+    grep: str | None,
+    progress: str | None,
+    as_json: bool,
 ) -> int:
     """Print the log of RUN's ranks."""
     if as_json and follow:
         raise UsageError("--json prints one object, and --follow has no end", mend="give one of them")
+    if progress not in (None, "plain") and not follow:
+        raise UsageError(f"--progress {progress} shows a run at work: --follow is missing")
     pattern = _compile(grep)
     opened = open_run(run)
+    how = mode.choose(progress or "plain", opened.launcher)
     if follow:
         _await_begin(opened)
     lines = opened.launcher.logs(opened.handle, opened.where, rank, attempt, follow)
@@ -42,7 +66,8 @@ def logs(
     if as_json:
         print_json({"run_dir": opened.run.path, "rank": rank, "attempt": attempt, "lines": [*chosen]})
     else:
-        _print(chosen)
+        with shown(how, opened):
+            _print(chosen)
     return 0
 
 

@@ -6,12 +6,16 @@ import importlib
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dist_train import __version__
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import DistTrainError, ExitCode
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # verb -> (module, one line of help). Importing them all would cost more than printing --help.
 VERBS = {
@@ -22,22 +26,38 @@ VERBS = {
     "cancel": ("dist_train.cli.cancel", "End a run: it saves, stops and stays ended."),
     "list": ("dist_train.cli.list", "List the runs."),
     "checkpoint": ("dist_train.cli.checkpoint", "List, verify and show checkpoints."),
+    "predict": ("dist_train.cli.predict", "Run a trained model over data, one process per device."),
     "config": ("dist_train.cli.config", "Show, check and describe configs."),
     "env": ("dist_train.cli.env", "Show what this process's environment says of its rank."),
+    "devices": ("dist_train.cli.devices", "Show the GPUs and who uses them; the cores and memory to be had."),
+    "init": ("dist_train.cli.init", "Write a config and a model that run as they are."),
+    "drill": ("dist_train.cli.drill", "Kill a rank of a short training, and see the same bits come out."),
+    "completion": ("dist_train.cli.completion", "Print the script that makes a shell complete our words."),
 }
+# The headings of --help, in the order in which a person meets them.
+GROUPS = {
+    "Begin": ("init", "launch", "drill"),
+    "A run": ("status", "logs", "list", "cancel", "resume"),
+    "What it left": ("checkpoint", "predict"),
+    "Look first": ("devices", "config", "env"),
+    "Shell": ("completion",),
+}
+_ALIASES = {"gpus": "devices"}
 _HIDDEN = {"supervise": ("dist_train.cli.supervise", "Follow a detached local run to its end.")}
 
 
-class Verbs(click.Group):
+class Verbs(Verb, click.Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Verbs in the order in which a person meets them."""
-        return list(VERBS)
+        """Verbs in the order in which a person meets them; those that no heading names come last."""
+        named = [verb for verbs in GROUPS.values() for verb in verbs if verb in VERBS]
+        return [*named, *(verb for verb in VERBS if verb not in named)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's module; its command is called COMMAND."""
         known = {**VERBS, **_HIDDEN}
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in known:
             return None
         command: click.Command = importlib.import_module(known[cmd_name][0]).COMMAND
@@ -54,14 +74,34 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and lines from the table: no verb is imported for --help."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        width = max(len(verb) for verb in VERBS)
+        left = self.list_commands(ctx)
+        for title, verbs in (*GROUPS.items(), ("Others", tuple(left))):
+            rows = [(f"{verb:<{width}}", VERBS[verb][1]) for verb in verbs if verb in left]
+            left = [verb for verb in left if verb not in verbs]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Verbs from the table: completing one imports none."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        fitting = [verb for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
+        return [CompletionItem(verb, help=VERBS[verb][1]) for verb in fitting]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with the nearest verb named."""
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        """As click does it, with the nearest verb named; a half-typed line is no error."""
+        if (
+            not ctx.resilient_parsing
+            and args
+            and self.get_command(ctx, args[0]) is None
+            and not args[0].startswith("-")
+        ):
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, n=1)
@@ -70,15 +110,19 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="VERB [WORDS]...   (VERB --help explains it)",
+    epilog=examples(
+        "dist-train launch --nodes 2 --gpus-per-node 2  # the digits that come with it",
+        "dist-train launch --gpus-per-node 2 train.py --lr 0.1  # a script, and its own words",
+        "dist-train status  # of the newest run",
+    ),
+)
 @click.version_option(__version__, prog_name="dist-train")
 def cli() -> None:
-    """Distributed PyTorch training: the same job everywhere, and never silently wrong.
-
-    \b
-    dist-train launch examples/digits.yaml --nodes 2 --gpus-per-node 4
-    dist-train launch --gpus-per-node 2 train.py --lr 0.1    (words after the script are the script's)
-    """
+    """Distributed PyTorch training: the same job everywhere, and never silently wrong."""
 
 
 def main(argv: list[str] | None = None) -> None:

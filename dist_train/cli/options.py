@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from dist_train.cli.arguments import normalize
+from dist_train.cli.candidates import runs
+from dist_train.cli.live import mode
 from dist_train.errors import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -23,12 +25,17 @@ def once(*names: str, **settings: Any) -> Callable[[_F], _F]:
 
 def run_argument(function: _F) -> _F:
     """RUN: a name, a directory or a handle; the newest run by default."""
-    return click.argument("run", default="@last", metavar="[RUN]")(function)
+    return click.argument("run", default="@last", metavar="[RUN]", shell_complete=runs)(function)
 
 
 def json_option(function: _F) -> _F:
     """--json of every read verb."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
+
+
+def progress_option(function: _F) -> _F:
+    """--progress of what follows a job."""
+    return once("--progress", type=click.Choice(mode.CHOICES), help=mode.HELP)(function)
 
 
 def _only_one(context: click.Context, option: click.Parameter, given: tuple[Any, ...]) -> Any:

@@ -8,14 +8,17 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dist_train import env, registry
 from dist_train.cli.arguments import OptionGroup, Words
+from dist_train.cli.bundled import bundled_example, stands_for_bundled
+from dist_train.cli.gpu_choice import Devices, choose_devices
+from dist_train.cli.legacy import local_rank_flag
 from dist_train.errors import ConfigError, NotFoundError, UsageError
 from dist_train.jobs.duration import seconds
-from dist_train.jobs.gpus import Gpu, choose_gpus, visible_gpus
 from dist_train.jobs.launcher import Launcher
+from dist_train.jobs.machine import usable_cores
 from dist_train.jobs.spec import JobSpec, Target
 
 if TYPE_CHECKING:
@@ -62,10 +65,9 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
     assert isinstance(launcher, Launcher)
     _refuse_without_meaning(words, launcher)
     _own_config(launch, launcher)
-    device, gpus, said = _device(words, launch)
-    procs = launch.gpus_per_node or (max(1, len(gpus) // launch.nodes) if device == "cuda" else 1)
-    _refuse_too_few_gpus(launch, device, procs, gpus)
-    threads, told = _threads(config, launch, device, procs)
+    devices = choose_devices(words.options.get("gpus"), launch)
+    threads, told = _threads(config, launch, devices)
+    legacy, hint = local_rank_flag(words.options.get("legacy_local_rank"), target)
     stem = words.options.get("name") or (config.name if config else None) or _stem(target)
     _check_name(stem)
     spec = JobSpec(
@@ -74,8 +76,8 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
         run_dir=Path(),
         target=target,
         nodes=launch.nodes,
-        procs_per_node=procs,
-        device=device,
+        procs_per_node=devices.procs,
+        device=devices.device,
         threads_per_rank=threads,
         max_restarts=launch.max_restarts,
         restart_on=launch.restart_on,
@@ -87,16 +89,16 @@ def build(words: Words, groups: list[OptionGroup]) -> Request:
         show_ranks=_show_ranks(words),
         interface=words.options.get("interface"),
         accept_code_change=bool(words.options.get("accept_code_change")),
+        local_rank_flag=legacy,
+        gpus=tuple(gpu.uuid for gpu in devices.gpus),
         resources=tuple(
             (k, str(v)) for k in ("mem", "cpus_per_gpu") if (v := getattr(launch, k)) is not None
         ),
         config_yaml=config_yaml,
     )
     spec, fixed = _with_run_dir(spec, words)
-    if gpus and device == "cuda":
-        spec = replace(spec, gpus=tuple(gpu.uuid for gpu in gpus[: launch.nodes * procs]))
     options = _launcher_options(words, groups, launch, launcher)
-    return Request(spec, launcher, options, stem, (*notices, *said, *told), fixed)
+    return Request(spec, launcher, options, stem, (*notices, *devices.said, *told, *hint), fixed)
 
 
 def _refuse_ambiguous(words: Words) -> None:
@@ -116,6 +118,8 @@ def _find_target(words: Words) -> tuple[Target, tuple[str, ...]]:
         return Target("module", words.module, words.args, str(Path.cwd())), _stolen(words)
     if words.target is None:
         return _default_target(words)
+    if stands_for_bundled(words.target):
+        return _bundled(f"no {words.target} here: taking the one that comes with dist-train")
     path = Path(words.target)
     if words.target.endswith((".yaml", ".yml")):
         return Target("config", str(path.absolute()), (), str(path.absolute().parent)), ()
@@ -130,18 +134,12 @@ def _default_target(words: Words) -> tuple[Target, tuple[str, ...]]:
         return Target("config", str(here.absolute()), (), str(here.absolute().parent)), ()
     if words.options.get("launcher", "local") != "local":
         raise UsageError("no TARGET", mend="dist-train launch CONFIG.yaml, or SCRIPT.py, or -m MODULE")
-    bundled = bundled_example()
-    notice = f"no TARGET and no ./dist-train.yaml: training the bundled digits example ({bundled})"
-    return Target("config", str(bundled), (), str(bundled.parent)), (notice,)
+    return _bundled("no TARGET and no ./dist-train.yaml: training the bundled digits example")
 
 
-def bundled_example() -> Path:
-    """examples/digits.yaml: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    for place in (package / "examples" / "digits.yaml", package.parent / "examples" / "digits.yaml"):
-        if place.is_file():
-            return place
-    raise NotFoundError("the bundled examples/digits.yaml is missing", mend="reinstall dist-train")
+def _bundled(why: str) -> tuple[Target, tuple[str, ...]]:
+    path = bundled_example()
+    return Target("config", str(path), (), str(path.parent)), (f"{why} ({path})",)
 
 
 def _no_such_target(path: Path) -> NotFoundError:
@@ -185,7 +183,9 @@ def _read_config(words: Words, target: Target) -> tuple[RunConfig | None, Launch
     if target.kind == "config":
         from dist_train.config import check_config, dump_config, load_config
 
-        path = Path(words.target) if words.target else Path(target.value)
+        # As it was typed, which is what messages name; the bundled one has no such word.
+        typed = words.target is not None and not stands_for_bundled(words.target)
+        path = Path(str(words.target)) if typed else Path(target.value)
         resolved = load_config(path, words.overrides, flags)
         check_config(resolved.config, Path(target.folder), resolved.origins)
         return resolved.config, resolved.config.launch, dump_config(resolved.config)
@@ -272,46 +272,14 @@ def _shown(error: ErrorDetails) -> str:
     return "a text that is not shown" if "secret" in str(error["loc"][:1]) else repr(error["input"])
 
 
-def _device(words: Words, launch: LaunchConfig) -> tuple[Literal["cpu", "cuda"], list[Gpu], tuple[str, ...]]:
-    asked_gpus = words.options.get("gpus")
-    if launch.launcher != "local":
-        # What this machine has says nothing: it may be a login node.
-        return ("cpu" if launch.device == "cpu" else "cuda"), [], ()
-    if launch.device == "cpu":
-        if asked_gpus:
-            raise UsageError(f"--gpus {asked_gpus} contradicts --device cpu", mend="give one of them")
-        return "cpu", [], ()
-    gpus = visible_gpus()
-    if asked_gpus:
-        count = None if launch.gpus_per_node is None else launch.nodes * launch.gpus_per_node
-        return "cuda", choose_gpus(asked_gpus, gpus, count), ()
-    if gpus or launch.device == "cuda":
-        return "cuda", gpus, ()
-    count = launch.nodes * (launch.gpus_per_node or 1)
-    return "cpu", [], (f"no GPU on this machine: running {count} process(es) on CPU (gloo)",)
-
-
-def _refuse_too_few_gpus(launch: LaunchConfig, device: str, procs: int, gpus: list[Gpu]) -> None:
-    asked = launch.nodes * procs
-    if device == "cuda" and launch.launcher == "local" and asked > len(gpus):
-        raise ConfigError(
-            f"{asked} GPUs were asked for ({launch.nodes} node(s) x {procs}), {len(gpus)} are visible here",
-            mend=f"ask for at most {len(gpus)}, or add --device cpu to run {asked} processes on CPU"
-            if gpus
-            else f"add --device cpu to run {asked} process(es) on CPU",
-        )
-
-
-def _threads(
-    config: RunConfig | None, launch: LaunchConfig, device: str, procs: int
-) -> tuple[int, tuple[str, ...]]:
+def _threads(config: RunConfig | None, launch: LaunchConfig, devices: Devices) -> tuple[int, tuple[str, ...]]:
     """CPU threads per rank are part of the bits: resolved once, here, and stored."""
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, ()
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
-    if device == "cpu":
+    if devices.device == "cpu":
         return 1, (
             "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)",
         )
@@ -319,9 +287,11 @@ def _threads(
         # The cores of this machine say nothing of the nodes'.
         threads = launch.cpus_per_gpu or 1
         return threads, (f"threads per rank: {threads} (--cpus-per-gpu; threads_per_rank changes it)",)
-    cores = len(os.sched_getaffinity(0))
-    threads = max(1, cores // procs)
-    return threads, (f"threads per rank: {threads} ({cores} cores / {procs} ranks)",)
+    cores = usable_cores()
+    threads = max(1, cores.amount // devices.procs)
+    return threads, (
+        f"threads per rank: {threads} ({cores.amount} cores, {cores.reason} / {devices.procs} ranks)",
+    )
 
 
 def _environment(words: Words, launch: LaunchConfig) -> tuple[tuple[str, str], ...]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train.cli.launch import finish_submission, write_plan
-from dist_train.cli.options import SPELLINGS, once, run_argument
+from dist_train.cli.live.mode import choose
+from dist_train.cli.options import SPELLINGS, once, progress_option, run_argument
 from dist_train.cli.runs import OpenedRun, open_run, read_job, write_job
 from dist_train.cli.standing import ask, is_at_work, is_unknown
 from dist_train.cli.turn import own_turn
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
 from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.launcher import JobHandle, Plan
@@ -34,7 +36,14 @@ class Changes:
     accept_code_change: bool = False
 
 
-@click.command(context_settings=SPELLINGS)
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train resume  # the newest run, as it was",
+        "dist-train resume digits-1 --nodes 1 --gpus-per-node 2  # at another size",
+    ),
+)
 @run_argument
 @once("-N", "--nodes", "--nnodes", type=click.IntRange(min=1), help="Another number of nodes.")
 @once(
@@ -48,9 +57,10 @@ class Changes:
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
 )
+@progress_option
 @click.option("--detach", is_flag=True, help="Return at once with the job's handle.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and submit nothing.")
-def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
+def resume(run: str, progress: str | None, detach: bool, dry_run: bool, **changes: Any) -> int:
     """Go on with RUN: one that failed, was preempted or cancelled, or whose launcher died."""
     if detach and dry_run:
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
@@ -58,6 +68,7 @@ def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
     _refuse_by_hand(opened)
     if dry_run:
         return _dry_run(opened, Changes(**changes))
+    how = choose(progress, opened.launcher)
     with own_turn(opened):
         if _is_done(opened):
             return int(ExitCode.OK)
@@ -65,7 +76,7 @@ def resume(run: str, detach: bool, dry_run: bool, **changes: Any) -> int:
         for notice in notices:
             click.echo(f"[dist-train] {notice}", err=True)
         handle = _submit(opened, spec)
-        return finish_submission(opened.launcher, handle, opened.run.path, detach)
+        return finish_submission(opened.launcher, handle, opened.run.path, detach, how)
 
 
 def _refuse_by_hand(opened: OpenedRun) -> None:
@@ -116,23 +127,24 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         accept_code_change=changes.accept_code_change,
         config_yaml=opened.run.config.read_text(encoding="utf-8") if opened.run.config.is_file() else None,
         # Only a job that was given GPUs of this machine by name needs to be given them again.
-        gpus=_gpus_again(old.gpus, nodes, procs) if old.gpus else (),
+        gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
     return spec, _size_notice(old, spec)
 
 
-def _gpus_again(before: tuple[str, ...], nodes: int, procs: int) -> tuple[str, ...]:
-    """The same GPUs as far as they are visible, then others."""
+def _gpus_again(old: JobSpec, nodes: int, procs: int) -> tuple[str, ...]:
+    """The same GPUs as far as they are visible, then others; as many for each process as before."""
     visible = [gpu.uuid for gpu in visible_gpus()]
-    count = nodes * procs
+    same_size = (nodes, procs) == (old.nodes, old.procs_per_node)
+    count = len(old.gpus) if same_size else nodes * procs * max(1, len(old.gpus) // old.world_size)
     if count > len(visible):
         raise ConfigError(
             f"{count} GPUs are needed ({nodes} node(s) x {procs}), {len(visible)} are visible here",
             mend=f"ask for at most {len(visible)} with --nodes and --gpus-per-node"
             if visible
-            else "`nvidia-smi -L` lists them; CUDA_VISIBLE_DEVICES may hide them",
+            else "`dist-train devices` lists them; CUDA_VISIBLE_DEVICES may hide them",
         )
-    kept = [uuid for uuid in before if uuid in visible]
+    kept = [uuid for uuid in old.gpus if uuid in visible]
     return tuple([*kept, *(uuid for uuid in visible if uuid not in kept)][:count])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train import registry
-from dist_train.errors import ConfigError, NotFoundError
+from dist_train.errors import ConfigError, NotFoundError, UsageError
 from dist_train.jobs.launcher import JobHandle, Launcher
 from dist_train.jobs.spec import JobSpec
 from dist_train.rundir import RunDir
@@ -58,14 +58,12 @@ def find_run(name: str) -> RunDir:
                 f"there is no run in {ROOT.absolute()}", mend="dist-train launch examples/digits.yaml"
             )
         return max(runs, key=lambda run: run.job.stat().st_mtime)
-    for candidate in (Path(name), ROOT / name):
-        run = RunDir(Path(os.path.normpath(candidate.absolute())))
-        if run.is_run:
-            return run
-    for run in all_runs():
-        handle = _handle_of(run)
-        if handle is not None and (handle == name or (name.isdigit() and JobHandle(handle).id == name)):
-            return run
+    places = [RunDir(Path(os.path.normpath(place.absolute()))) for place in (Path(name), ROOT / name)]
+    for found in ([run for run in places if run.is_run], [run for run in all_runs() if _is_job(run, name)]):
+        if len(set(found)) > 1:
+            raise _ambiguous(name, found)
+        if found:
+            return found[0]
     near = difflib.get_close_matches(Path(name).name, [run.path.name for run in all_runs()], n=1)
     raise NotFoundError(
         f"no run is called {name!r}",
@@ -135,11 +133,21 @@ def run_word(run: RunDir) -> str:
     return shlex.quote(name if plain else str(run.path))
 
 
-def _handle_of(run: RunDir) -> str | None:
+def _is_job(run: RunDir, name: str) -> bool:
+    """Whether `name` is the run's handle, or the number in it."""
     try:
-        return str(read_job(run).get("handle"))
+        handle = str(read_job(run).get("handle"))
     except ConfigError:
-        return None
+        return False
+    return handle == name or (name.isdigit() and JobHandle(handle).id == name)
+
+
+def _ambiguous(name: str, found: list[RunDir]) -> UsageError:
+    """To cancel one of them would be to guess."""
+    return UsageError(
+        f"{name!r} means {len(found)} runs: {', '.join(str(run.path) for run in found)}",
+        mend=f"give the directory: {shlex.quote(str(found[0].path))}",
+    )
 
 
 def _unreadable(run: RunDir, why: str) -> ConfigError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -13,8 +13,10 @@ from dist_train.cli.options import SPELLINGS, json_option, run_argument
 from dist_train.cli.runs import OpenedRun, open_run
 from dist_train.cli.standing import ask, is_unknown, never_began
 from dist_train.cli.table import age, number, render_pairs
+from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ExitCode
 from dist_train.jobs.launcher import JobState
+from dist_train.rundir import telling
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.report import guilty_name
 from dist_train.rundir.result import Result, read_result
@@ -62,7 +64,15 @@ class Status:
         return [*rank, f"dist-train resume {word}"]
 
 
-@click.command(context_settings=SPELLINGS)
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train status  # of the newest run",
+        "dist-train status digits-1 --json",
+        "dist-train status --exit-code; echo $?  # for scripts",
+    ),
+)
 @run_argument
 @json_option
 @click.option(
@@ -106,6 +116,7 @@ def to_json(found: Status) -> dict[str, Any]:
         "restarts": facts.restarts,
         "max_restarts": opened.spec.max_restarts,
         "submitted_age_s": facts.submitted_age_s,
+        "devices": [asdict(device) for device in facts.devices],
         "checkpoint": None
         if facts.checkpoint_step is None
         else {"step": facts.checkpoint_step, "age_s": facts.checkpoint_age_s},
@@ -150,6 +161,8 @@ def _pairs(found: Status) -> list[tuple[str, str]]:
         for name, record in (("train", facts.train), ("evaluation", facts.evaluation))
         if record
     ]
+    if state.phase == "running":
+        rows += _pace(facts.train)
     if found.failure is not None:
         rows.append(("failure", _failure(found.failure)))
     if state.exit_code is not None:
@@ -162,7 +175,16 @@ def _progress(opened: OpenedRun, facts: Facts) -> list[tuple[str, str]]:
     if opened.elsewhere is not None and facts.attempt is None:
         return [("records", f"{opened.elsewhere} on the nodes' run volume")]
     used = f"{number(facts.attempt)}, {facts.restarts} of {opened.spec.max_restarts} restarts used"
-    return [("attempt", used), ("checkpoint", _checkpoint(facts))]
+    return [("attempt", used), *_devices(opened, facts), ("checkpoint", _checkpoint(facts))]
+
+
+def _devices(opened: OpenedRun, facts: Facts) -> list[tuple[str, str]]:
+    """Where there are GPUs: each rank's, or what the launcher gave while no rank has said which it took."""
+    if facts.devices:
+        return [("devices", "\n".join(str(device) for device in facts.devices))]
+    given = [(node, opened.spec.gpus_of(node)) for node in range(opened.spec.nodes)]
+    lines = [f"node {node} was given {', '.join(gpus)}" for node, gpus in given if gpus]
+    return [("devices", "\n".join(lines))] if lines else []
 
 
 def _checkpoint(facts: Facts) -> str:
@@ -173,12 +195,18 @@ def _checkpoint(facts: Facts) -> str:
 
 def figures(record: dict[str, Any]) -> str:
     """`step 140, epoch 6, loss 0.0312, accuracy 0.97`."""
-    names = [name for name in ("step", "epoch", "loss") if name in record]
-    metrics = record.get("metrics")
-    inner = sorted(metrics.items()) if isinstance(metrics, dict) else []
-    return ", ".join(
-        [*(f"{name} {number(record[name])}" for name in names), *(f"{name} {number(v)}" for name, v in inner)]
-    )
+    places = {name: record[name] for name in ("step", "epoch") if name in record}
+    measured = telling.measured(record)
+    order = sorted(measured, key=lambda name: (name != "loss", name))
+    told = [*places.items(), *((name, measured[name]) for name in order)]
+    return ", ".join(f"{name} {number(value)}" for name, value in told)
+
+
+def _pace(record: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """`lr 0.004, 4336 samples/s, data wait 5 %, Time 0.015 (0.016), …, ETA 0:20`, as far as the run told."""
+    parts = (telling.speed, telling.data_wait, telling.columns, telling.standing)
+    told = [] if record is None else [text for part in parts for text in part(record)]
+    return [("pace", ", ".join(told))] if told else []
 
 
 def _failure(failure: Failure) -> str:

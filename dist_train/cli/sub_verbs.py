@@ -6,15 +6,22 @@ import difflib
 
 import click
 
+from dist_train.cli.verb import Verb
 
-class SubVerbs(click.Group):
+
+class SubVerbs(Verb, click.Group):
     """As the top level: unknown words name the nearest known one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does it, with the nearest named."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        if (
+            not ctx.resilient_parsing
+            and args
+            and not args[0].startswith("-")
+            and self.get_command(ctx, args[0]) is None
+        ):
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(args[0], known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."

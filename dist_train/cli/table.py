@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+from dist_train.rundir.amounts import size as size
 
 
 def render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -28,18 +28,10 @@ def age(seconds: float | None) -> str:
     """`8 s`, `12 min`, `3 h`, `5 d`; `-` where it is not known."""
     if seconds is None:
         return "-"
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-def size(count: int) -> str:
-    """`812 B`, `1.3 MiB`."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_SIZES) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.1f} {_SIZES[unit]}"
 
 
 def number(value: object) -> str:

@@ -92,6 +92,10 @@ def _adapters(config: RunConfig) -> Iterator[Problem]:
         if name not in known:
             text = f"`{path}`: none of the {kind} is called {name!r}"
             yield Problem(text, mend=did_you_mean(name, known), path=tuple(path.split(".")))
+            continue
+        for package, how in registry.missing(kind, name).items():
+            text = f"`{path}`: {name} needs the package {package}, which is not installed"
+            yield Problem(text, mend=how, path=tuple(path.split(".")))
 
 
 def _rules(config: RunConfig) -> Iterator[Problem]:

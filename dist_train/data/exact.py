@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dist_train.data.demands import demand_count, length_of
@@ -15,6 +16,7 @@ from dist_train.data.fingerprint import fingerprint, refuse_other_data, whole_nu
 from dist_train.data.permutation import PERMUTATION_VERSION, Permutation
 from dist_train.data.reading import Collate, SampleReader
 from dist_train.data.shares import Facts, Order, Share, SharePlan
+from dist_train.distributed.devices import as_device
 from dist_train.distributed.run import current
 from dist_train.distributed.share import ShareBox
 from dist_train.errors import CheckpointError, ConfigError, UsageError
@@ -52,6 +54,8 @@ class ExactLoader:
         share_box: told the share of each batch of a plain loop.
         worker_init_fn: as DataLoader's.
         multiprocessing_context: how workers start.
+        device: a GPU to which each batch is copied while the one before it trains; None, or the CPU:
+            batches stay where they are read.
 
     Raises:
         ConfigError: the dataset has no length or no items by index, or a number is out of range.
@@ -74,6 +78,7 @@ class ExactLoader:
         share_box: ShareBox | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str = "fork",
+        device: torch.device | str | None = None,
     ) -> None:
         demand_count("batch_size", batch_size, 1)
         demand_count("workers", workers, 0)
@@ -96,7 +101,15 @@ class ExactLoader:
         self.share_box = share_box
         self._plan = SharePlan(self.n, batch_size, rank, world_size, accumulate)
         reader = SampleReader(dataset, collate_fn, seed, self.dataset_id)
-        self._feed = Feed(reader, self._plan, workers, pin_memory, worker_init_fn, multiprocessing_context)
+        self._feed = Feed(
+            reader,
+            self._plan,
+            workers,
+            pin_memory,
+            worker_init_fn,
+            multiprocessing_context,
+            None if device is None else as_device(device),
+        )
         self._epoch = 0
         self._step = 0
         self._turn = object()
@@ -272,6 +285,7 @@ def loader(
     dataset_id: str | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
     multiprocessing_context: str = "fork",
+    device: torch.device | str | None = None,
 ) -> ExactLoader:
     """An ExactLoader for this rank of the current run (`dist_train.init`), else for one process.
 
@@ -286,6 +300,8 @@ def loader(
         dataset_id: tells data sets apart; default the dataset's own `dataset_id`, else "".
         worker_init_fn: as DataLoader's.
         multiprocessing_context: "fork", "spawn" or "forkserver".
+        device: `run.device`: where that is a GPU, each batch comes on it, copied while the one before
+            it trains. None: batches are the CPU's, pinned where the run is on a GPU.
     """
     run = current()
     if seed is None:
@@ -306,4 +322,5 @@ def loader(
         share_box=None if run is None else run.share,
         worker_init_fn=worker_init_fn,
         multiprocessing_context=multiprocessing_context,
+        device=device,
     )

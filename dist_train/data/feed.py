@@ -11,7 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from dist_train.data.keys import derive_key
+from dist_train.data.prefetch import ahead, copies_to
 from dist_train.data.reading import Request, SampleReader, already_collated
+from dist_train.data.shared_memory import warn_if_small
 from dist_train.data.shares import Order, SharePlan
 from dist_train.data.workers import WorkerStart, close, track
 
@@ -26,10 +28,12 @@ class Feed:
     pin_memory: bool
     worker_init_fn: Callable[[int], None] | None
     start_method: str
+    device: torch.device | None = None
 
     @contextmanager
     def open(self, order: Order, epoch: int, first_step: int) -> Iterator[Iterator[Any]]:
         """This rank's batches from `first_step` on; whatever way the block is left, no worker stays."""
+        warn_if_small(self.workers)
         requests: Any = _Requests(self.plan, order, epoch, first_step)
         start = WorkerStart(self.worker_init_fn, self.start_method) if self.workers else None
         loader: DataLoader[Any] = DataLoader(
@@ -43,12 +47,15 @@ class Feed:
             generator=self._generator(epoch),
         )
         iterator = iter(loader)
+        # Reading ahead happens below the loader's position: what was copied early is not yet handed out.
+        copies = copies_to(self.device)
+        batches = iterator if copies is None else ahead(iterator, copies)
         if not self.workers:
-            yield iterator
+            yield batches
             return
         track(iterator)
         try:
-            yield iterator
+            yield batches
         finally:
             close(iterator)
 

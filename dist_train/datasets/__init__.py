@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_PUBLIC = {"Digits": "dist_train.datasets.digits", "TextBytes": "dist_train.datasets.text"}
+_PUBLIC = {
+    "Digits": "dist_train.datasets.digits",
+    "IdxImages": "dist_train.datasets.idx",
+    "TextBytes": "dist_train.datasets.text",
+}
 
 if TYPE_CHECKING:
     from dist_train.datasets.digits import Digits as Digits
+    from dist_train.datasets.idx import IdxImages as IdxImages
     from dist_train.datasets.text import TextBytes as TextBytes
 
-__all__ = ["Digits", "TextBytes"]
+__all__ = ["Digits", "IdxImages", "TextBytes"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ agreed while the device's queue is full. Values travel as JSON, never as pickles
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -58,11 +59,20 @@ class Control:
 
     def sum(self, values: list[float]) -> list[float]:
         """Element-wise float64 sum over ranks, on every rank."""
+        return self.sum_later(values)()
+
+    def sum_later(self, values: list[float]) -> Callable[[], list[float]]:
+        """As `sum`, begun now: what is returned waits for the sums and gives them."""
         if self.group is None:
-            return list(values)
+            return lambda: list(values)
         box = torch.tensor(values, dtype=torch.float64)
-        torch_dist.all_reduce(box, group=self.group)
-        return [float(v) for v in box.tolist()]
+        work = torch_dist.all_reduce(box, group=self.group, async_op=True)
+
+        def arrived() -> list[float]:
+            work.wait()
+            return [float(v) for v in box.tolist()]
+
+        return arrived
 
     def broadcast(self, value: JsonValue, src: int = 0) -> JsonValue:
         """Rank `src`'s value on every rank; the others' argument is ignored."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError
+from dist_train.jobs.device_names import nearest_device_name
 
 CHOICES = ("auto", "cpu", "cuda")
 
@@ -47,6 +50,38 @@ def _why_none() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     return "the driver shows none to this process (CUDA_VISIBLE_DEVICES?)"
+
+
+def as_device(device: torch.device | str | int) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        ConfigError: for a name that torch does not know (`cuda: 0`), and for a GPU that this process
+            does not see.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device {device!r}: {str(error).partition(chr(10))[0]}",
+            mend=f"did you mean {nearest_device_name(str(device))!r}?",
+        ) from None
+    if found.type == "cuda":
+        _refuse_unseen(found)
+    return found
+
+
+def _refuse_unseen(device: torch.device) -> None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) < count:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = f"CUDA_VISIBLE_DEVICES={visible}: they are numbered anew from cuda:0"
+    raise ConfigError(
+        f"device {str(device)!r}: {count} GPU(s) are visible to this process",
+        cause=(None if visible is None else numbers) if count else _why_none(),
+        mend=f"use cuda:0 to cuda:{count - 1}, or run.device" if count else "use 'cpu', or run.device",
+    )
 
 
 def unique_id(device: torch.device) -> str | None:

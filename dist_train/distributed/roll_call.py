@@ -130,8 +130,7 @@ class RollCall:
                 next_word = now + _SAY_EVERY_S
             time.sleep(0.01)
         if not missing:
-            what = _shared_gpu([self._hello(rank) for rank in range(self.world_size)])
-            mend = "start one rank per GPU, or check CUDA_VISIBLE_DEVICES and LOCAL_RANK" if what else ""
+            what, mend = unlike_devices([self._hello(rank) for rank in range(self.world_size)])
         verdict: dict[str, str | int] = {"what": what, "mend": mend, "world_size": self.world_size}
         self.store.set(_VERDICT, json.dumps(verdict))
         return verdict
@@ -150,6 +149,19 @@ class RollCall:
             pause = min(0.2, pause * 1.5)
         found: dict[str, str | int] = json.loads(self.store.get(_VERDICT))
         return found
+
+
+def unlike_devices(hellos: Sequence[Hello]) -> tuple[str, str]:
+    """(What is wrong with the ranks' devices, its mend); two empty texts where all is well."""
+    without = [rank for rank, hello in enumerate(hellos) if hello.gpu is None]
+    if without and len(without) < len(hellos):
+        host = hellos[without[0]].host
+        return (
+            f"{name_ranks(without)} would compute on the CPU, the others on GPUs ({host} shows none)",
+            "mend that host's driver or CUDA_VISIBLE_DEVICES; --device cpu takes the CPU everywhere",
+        )
+    shared = _shared_gpu(hellos)
+    return shared, "start one rank per GPU, or check CUDA_VISIBLE_DEVICES and LOCAL_RANK" if shared else ""
 
 
 def _shared_gpu(hellos: Sequence[Hello]) -> str:

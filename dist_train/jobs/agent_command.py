@@ -29,6 +29,7 @@ def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[st
         "--folder",
         target.folder or ".",
         *(["--accept-code-change"] if spec.accept_code_change else []),
+        *([f"--local-rank-flag={spec.local_rank_flag}"] if spec.local_rank_flag else []),
         *extra,
         target.kind,
         target.value,

@@ -1,79 +1,168 @@
-"""The GPUs of this machine, seen without torch and without starting CUDA."""
+"""The GPUs of this machine, seen without torch and without starting CUDA (by nvidia-ml-py)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from dist_train.errors import ConfigError
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU; bytes are None where the driver does not tell them."""
+
+    pid: int
+    owner: str
+    memory_used: int | None
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One physical GPU."""
+    """One physical GPU, or one MIG slice of it: then `slice` is its number on GPU `index`.
+
+    Args:
+        memory_used: bytes; memory_total as well.
+        utilisation: per cent of the last moment in which something ran; None where it is not told.
+    """
 
     index: int
     uuid: str
     name: str
     memory_used: int
     memory_total: int
+    bus_id: str = ""
+    utilisation: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    slice: int | None = None
+
+    @property
+    def number(self) -> str:
+        """`3`; a MIG slice is `3:1`, as nvidia-smi counts."""
+        return str(self.index) if self.slice is None else f"{self.index}:{self.slice}"
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What the driver told; `reason` says why there is nothing."""
+
+    gpus: tuple[Gpu, ...] = ()
+    reason: str | None = None
+
+
+def inventory() -> Inventory:
+    """Every GPU that the driver knows, with who uses it, or why none can be seen."""
+    try:
+        import pynvml
+    except ImportError as error:
+        return Inventory(reason=f"nvidia-ml-py cannot be imported: {error}")
+    try:
+        pynvml.nvmlInit()
+    except Exception as error:
+        # No library, no driver, no permission: each means that no GPU can be used, and says which.
+        return Inventory(reason=f"the NVIDIA driver does not answer: {error}")
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        gpus = tuple(gpu for index in range(count) for gpu in _at(pynvml, index))
+    finally:
+        pynvml.nvmlShutdown()
+    return Inventory(gpus, None if gpus else "the NVIDIA driver answers, and knows no GPU")
 
 
 def physical_gpus() -> list[Gpu]:
     """Every GPU that the driver knows; empty where there is no driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no driver, no permission: all mean that no GPU can be used
-        return []
-    try:
-        return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
+    return list(inventory().gpus)
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES leaves, in its order."""
+    """What CUDA_VISIBLE_DEVICES leaves, in its order; numbers count in the order of the PCI bus."""
+    return visible_among(physical_gpus(), environ)
+
+
+def visible_among(gpus: list[Gpu], environ: Mapping[str, str] | None = None) -> list[Gpu]:
+    """Of these GPUs, what CUDA_VISIBLE_DEVICES leaves."""
     environ = os.environ if environ is None else environ
-    gpus = physical_gpus()
     asked = environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return gpus
     chosen: list[Gpu] = []
     for word in (word.strip() for word in asked.split(",")):
-        found = [
-            gpu for gpu in gpus if word in (str(gpu.index), gpu.uuid) or (word and gpu.uuid.startswith(word))
-        ]
-        if not found:
-            break  # as CUDA does: the first name that does not exist ends the list
-        chosen.append(found[0])
+        found = find(word, gpus)
+        if len(found) != 1:
+            break  # as CUDA does: the first name that means no GPU, or several, ends the list
+        chosen += found
     return chosen
 
 
-def choose_gpus(text: str, gpus: list[Gpu], count: int | None) -> list[Gpu]:
-    """`--gpus 0,3` or `auto` (least used first); raises ConfigError with what there is."""
-    if text == "auto":
-        ordered = sorted(gpus, key=lambda gpu: (gpu.memory_used, gpu.index))
-        return ordered if count is None else ordered[:count]
-    words = text.split(",")
-    numbers = [int(word) for word in words if word.isdigit()]
-    if len(set(numbers)) == len(words) and max(numbers) < len(gpus):
-        return [gpus[number] for number in numbers]
-    raise ConfigError(
-        f"--gpus {text}: this machine has {len(gpus)} visible GPU(s)",
-        cause="each is named once, by its number from 0 within CUDA_VISIBLE_DEVICES",
-        mend="`nvidia-smi -L` lists them; --device cpu runs without one",
+def find(word: str, gpus: list[Gpu]) -> list[Gpu]:
+    """The GPUs that a number, a UUID or the beginning of a UUID means."""
+    if not word:
+        return []
+    exact = [gpu for gpu in gpus if word in (gpu.number, gpu.uuid)]
+    # The number of a GPU that is cut into slices is its first slice to CUDA.
+    exact = exact or [gpu for gpu in gpus if word == str(gpu.index)][:1]
+    return exact or [gpu for gpu in gpus if gpu.uuid.startswith(word)]
+
+
+def _at(nvml: Any, index: int) -> list[Gpu]:
+    """The GPU, or its MIG slices: with MIG on, CUDA computes on slices alone."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    whole = _gpu(nvml, handle, index)
+    mode = _told(lambda: nvml.nvmlDeviceGetMigMode(handle))
+    if not mode or not mode[0]:
+        return [whole]
+    slices = []
+    for number in range(_told(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
+        part = _told(lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))  # type: ignore[misc]
+        if part is not None:
+            slices.append(_gpu(nvml, part, index, number, whole.bus_id))
+    return slices
+
+
+def _gpu(nvml: Any, handle: Any, index: int, part: int | None = None, bus_id: str = "") -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    rates = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    bus = _told(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+    return Gpu(
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(nvml.nvmlDeviceGetName(handle)),
+        int(memory.used),
+        int(memory.total),
+        bus_id=_text(bus) if bus else bus_id,
+        utilisation=None if rates is None else int(rates.gpu),
+        processes=_processes(nvml, handle),
+        slice=part,
     )
 
 
-def _gpu(nvml: object, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)  # type: ignore[attr-defined]
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
-    uuid = nvml.nvmlDeviceGetUUID(handle)  # type: ignore[attr-defined]
-    name = nvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
-    return Gpu(index, _text(uuid), _text(name), int(memory.used), int(memory.total))
+def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
+    found = _told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    return tuple(GpuProcess(int(p.pid), _owner(int(p.pid)), _bytes(p.usedGpuMemory)) for p in found)
+
+
+def _owner(pid: int) -> str:
+    """The driver counts pids as the host does: a container may not see them."""
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).username())
+    except (psutil.Error, KeyError):
+        return "?"
+
+
+def _told(ask: Callable[[], T]) -> T | None:
+    """Not every GPU and driver answers everything (MIG, vGPU, consumer cards)."""
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def _bytes(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _text(value: object) -> str:

@@ -45,7 +45,8 @@ class JobSpec:
     show_ranks: str = "0"
     interface: str | None = None
     accept_code_change: bool = False
-    gpus: tuple[str, ...] = ()  # UUIDs, local launcher: node i gets the i-th procs_per_node of them
+    local_rank_flag: str = ""  # a script of torch.distributed.launch's time: "--local_rank" or "--local-rank"
+    gpus: tuple[str, ...] = ()  # UUIDs, local launcher: shared out evenly to the nodes, see gpus_of
     resources: tuple[tuple[str, str], ...] = field(default=())
     # The resolved config's text, for launchers whose plan carries it; the run directory's config.yaml
     # is its one record, so `to_json` leaves it out.
@@ -55,6 +56,11 @@ class JobSpec:
     def world_size(self) -> int:
         """Number of ranks of the whole job."""
         return self.nodes * self.procs_per_node
+
+    def gpus_of(self, node: int) -> tuple[str, ...]:
+        """UUIDs of this node's GPUs: rank i of it computes on the i-th; empty where none were named."""
+        each = len(self.gpus) // self.nodes
+        return self.gpus[node * each : (node + 1) * each]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON for job.json."""

@@ -1,9 +1,11 @@
-"""A small convolutional network for 8 x 8 images."""
+"""A small convolutional network for small square images: 8 x 8 digits, 28 x 28 clothes."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+
+from dist_train.errors import ConfigError
 
 
 class ConvNet(nn.Module):
@@ -14,26 +16,42 @@ class ConvNet(nn.Module):
         width: channels of the first convolution; the second has twice as many.
         dropout: probability before the last layer.
         batch_norm: normalise after each convolution.
+        image_size: pixels of a side, 4 or more.
+        channels: of the images: 1 grey, 3 colour.
     """
 
     def __init__(
-        self, classes: int = 10, width: int = 16, dropout: float = 0.0, batch_norm: bool = False
+        self,
+        classes: int = 10,
+        width: int = 16,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        image_size: int = 8,
+        channels: int = 1,
     ) -> None:
         super().__init__()
+        if image_size < 4:
+            raise ConfigError(f"image_size {image_size} is halved twice", mend="give 4 or more")
+        self.image_size = image_size
         self.features = nn.Sequential(
-            *_block(1, width, batch_norm),
+            *_block(channels, width, batch_norm),
             *_block(width, 2 * width, batch_norm),
             nn.Flatten(),
         )
         self.head = nn.Sequential(
-            nn.Linear(2 * width * 4, 4 * width),
+            nn.Linear(2 * width * (image_size // 4) ** 2, 4 * width),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(4 * width, classes),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images [batch, 1, 8, 8] -> logits [batch, classes]."""
+        """Images [batch, channels, image_size, image_size] -> logits [batch, classes]."""
+        if images.shape[-1] // 4 != self.image_size // 4:
+            raise ConfigError(
+                f"images of {images.shape[-1]} pixels a side in a ConvNet for {self.image_size}",
+                mend=f"model.args.image_size={images.shape[-1]}",
+            )
         logits: torch.Tensor = self.head(self.features(images))
         return logits
 

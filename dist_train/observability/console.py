@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from dist_train.observability.sink import Record, SinkContext
+from dist_train.rundir import telling
 
 INTERVAL_S = 5.0
 
@@ -53,29 +54,17 @@ class ConsoleSink:
 
 
 def train_line(record: Record, context: SinkContext) -> str:
-    """`epoch 2/10  step 40/230  loss 0.3120  accuracy 0.9062  lr 0.003  5120 samples/s  data wait 3 %`."""
-    parts = [
-        f"epoch {record['epoch'] + 1}/{context.epochs}",
-        f"step {record['step']}/{context.total_steps}",
-        *_figures(record),
-        f"lr {record['lr']:.3g}",
-    ]
-    if record.get("samples_per_s"):
-        parts.append(f"{record['samples_per_s']:.0f} samples/s")
-    if record.get("data_wait") is not None:
-        parts.append(f"data wait {100 * record['data_wait']:.0f} %")
-    return "  ".join(parts)
+    """`epoch 2/10  step 40/230  loss 0.3120  accuracy 0.9062  lr 0.003  5120 samples/s  …`."""
+    return telling.train_line({**_lengths(context), **record})
 
 
 def eval_line(record: Record, context: SinkContext) -> str:
     """`evaluation after epoch 2/10  step 46/230  loss 0.2011  accuracy 0.9416`."""
-    where = f"evaluation after epoch {record['epoch'] + 1}/{context.epochs}"
-    return "  ".join([where, f"step {record['step']}/{context.total_steps}", *_figures(record)])
+    return telling.eval_line({**_lengths(context), **record})
 
 
-def _figures(record: Record) -> list[str]:
-    named = {"loss": record["loss"], **record.get("metrics", {})}
-    return [f"{name} {value:.4f}" for name, value in named.items()]
+def _lengths(context: SinkContext) -> dict[str, int]:
+    return {"epochs": context.epochs, "total_steps": context.total_steps}
 
 
 SINK = ConsoleSink

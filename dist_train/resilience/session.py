@@ -12,10 +12,12 @@ import torch
 
 from dist_train.distributed import devices
 from dist_train.distributed.control import Control
+from dist_train.distributed.device_map import record_devices
 from dist_train.distributed.run import Run, current
 from dist_train.distributed.seeding import check_seed, seed_all
 from dist_train.distributed.start import Started, start_groups
 from dist_train.distributed.teardown import Leaving, leave
+from dist_train.distributed.visible import warn_if_changed
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
 from dist_train.resilience.stop import StopFlag, StopVote
@@ -58,7 +60,10 @@ def init(
     info, worker = RankInfo.from_env(), WorkerEnv.from_env()
     if worker is not None and worker.threads_per_rank is not None:
         torch.set_num_threads(worker.threads_per_rank)
-    bound = devices.bind(device or (worker.device if worker else "auto"), info)
+    requested = device or (worker.device if worker else "auto")
+    if requested != "cpu":
+        warn_if_changed()
+    bound = devices.bind(requested, info)
     started = start_groups(
         info,
         bound,
@@ -81,6 +86,7 @@ def _open_run(
 ) -> Run:
     control = started.control
     agreed = _agree_on_seed(control, seed, worker)
+    record_devices(control, info, device, worker.run_dir if worker else None, worker.attempt if worker else 0)
     if seed is not None:
         seed_all(seed, info.rank)
     flag = StopFlag(worker.stop_file if worker else None, info.local_rank)

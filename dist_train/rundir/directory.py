@@ -110,6 +110,10 @@ class RunDir:
             else:
                 return number
 
+    def attempt_devices(self, attempt: int) -> Path:
+        """Which GPU each rank of an attempt computes on; written by rank 0."""
+        return self.attempts / str(attempt) / "devices.json"
+
     def attempt_logs(self, attempt: int) -> Path:
         """The folder of one attempt's log files."""
         return self.logs / f"attempt-{attempt}"

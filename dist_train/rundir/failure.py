@@ -38,6 +38,7 @@ class Failure:
     next: tuple[str, ...] = ()
     attempt: int = 0
     step: int | None = None
+    mend: str | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As JSON: the field `cls` is called `class` outside Python."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dist_train.rundir.records import SCHEMA_VERSION, append_line, now_rfc3339, read_lines
+from dist_train.rundir.records import SCHEMA_VERSION, append_line, now_rfc3339, parse_line, read_lines
 
+# Of a long file only the end is read.
+_TAIL_BYTES = 64 * 1024
 HASHED_FIELDS = ("step", "epoch", "samples", "loss", "lr", "metrics")
 
 
@@ -22,6 +24,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for record in read_lines(path):
         last[(str(record.get("kind")), int(record.get("step", -1)))] = record
     return [last[key] for key in sorted(last, key=lambda key: (key[1], key[0]))]
+
+
+def last_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole records in the last 64 KiB, newest last; of a step that was run again, each time."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [record for line in lines if (record := parse_line(line)) is not None]
 
 
 def metrics_hash(path: Path) -> str:

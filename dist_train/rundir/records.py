@@ -70,11 +70,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     for line in text.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
+        if (record := parse_line(line)) is not None:
             yield record
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """The record of one line; None for a torn one."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None

@@ -20,6 +20,8 @@ def render_failure(failure: Failure, exit_code: int) -> str:
         lines.append(f"  error   {failure.exception}")
     step = "" if failure.step is None else f", step {failure.step}"
     lines.append(f"  where   attempt {failure.attempt}{step}, exit code {exit_code}")
+    if failure.mend is not None:
+        lines.append(f"  mend    {failure.mend}")
     if failure.victims:
         lines.append(f"  victims {_ranks(failure.victims)} ended because of it")
     tail = [line for line in failure.log_tail if line.strip()]

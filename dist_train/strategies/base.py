@@ -17,12 +17,18 @@ class StrategyOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def is_for_one_process(strategy: object) -> bool:
+    """Whether a strategy trains in one process alone (`one_process`, which may be left out)."""
+    return bool(getattr(strategy, "one_process", False))
+
+
 @runtime_checkable
 class Strategy(Protocol):
     """One file of this folder with the constant STRATEGY is one strategy.
 
     `averages` promises that gradients come out as the mean over ranks: the weighting of uneven
-    shares relies on it.
+    shares relies on it. A strategy for a single process alone says `one_process = True`: it refuses
+    several ranks, and with one rank it is not replaced by `single`.
     """
 
     name: str

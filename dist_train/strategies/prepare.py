@@ -13,8 +13,8 @@ from torch import nn
 from dist_train import registry
 from dist_train.distributed.run import Run, current
 from dist_train.errors import ConfigError
-from dist_train.strategies.base import Strategy, StrategyOptions
-from dist_train.strategies.unwrap import find_ddp
+from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process
+from dist_train.strategies.unwrap import find_ddp, is_wrapped
 from dist_train.strategies.warmup import WarmUpOnFirstBatch
 from dist_train.strategies.weighting import ShareWeighting
 
@@ -40,13 +40,13 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         raise ConfigError(
             "dt.prepare was called outside a run", mend="call dt.init() first, and close it last"
         )
-    if find_ddp(model) is not None:
+    if is_wrapped(model):
         raise ConfigError(
             f"this {type(model).__name__} is wrapped already", mend="prepare the plain model, once"
         )
     chosen = load_strategy(strategy)
     checked = check_options(chosen, options)
-    if run.world_size == 1 and chosen.name != "single":
+    if run.world_size == 1 and not is_for_one_process(chosen):
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()

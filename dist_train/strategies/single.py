@@ -23,6 +23,7 @@ class Single:
     name = "single"
     Options: type[StrategyOptions] = SingleOptions
     averages = False
+    one_process = True
 
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         if run.world_size != 1:

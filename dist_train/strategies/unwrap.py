@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DDP and torch.compile, in whatever order they were applied."""
+    """The module inside DDP, DataParallel and torch.compile, in whatever order they were applied."""
     while True:
-        if isinstance(model, DistributedDataParallel):
+        if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module
             continue
         # torch.compile's wrapper registers the original under this name.
@@ -27,3 +27,13 @@ def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
             return None
         model = original
     return model
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    """Whether the model is inside DDP or DataParallel already."""
+    while not isinstance(model, DistributedDataParallel | DataParallel):
+        original = model._modules.get("_orig_mod")
+        if original is None:
+            return False
+        model = original
+    return True

@@ -20,8 +20,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dist_train.distributed.nested import map_tensors
 from dist_train.errors import ConfigError
-from dist_train.strategies.outputs import hidden_tensors, map_tensors, trained_tensors
+from dist_train.strategies.outputs import hidden_tensors, trained_tensors
 from dist_train.strategies.unwrap import find_ddp, unwrap
 
 # Modules that have had their throw-away step.

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dist_train.distributed.nested import map_tensors
 from dist_train.distributed.share import ShareBox
-from dist_train.strategies.outputs import map_tensors
 
 
 class _ScaleGradient(torch.autograd.Function):

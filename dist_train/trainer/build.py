@@ -21,13 +21,16 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sinks import Sinks
 from dist_train.resilience.faults import FaultPlan
 from dist_train.rundir.directory import RunDir
-from dist_train.strategies.base import Strategy
+from dist_train.strategies.base import Strategy, is_for_one_process
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.warmup import warm_up
 from dist_train.trainer.components import make, make_model, make_task, target_of
 from dist_train.trainer.fit import Trainer
+from dist_train.trainer.own_work import OwnWork
 from dist_train.trainer.pace import Pace
 from dist_train.trainer.position import Extent
+from dist_train.trainer.records import Records
+from dist_train.trainer.report import Reporter
 from dist_train.trainer.rng import rng_kept, seed_for_model, seed_for_training
 from dist_train.trainer.saves import Saves
 from dist_train.trainer.schedules import make_schedule
@@ -76,6 +79,9 @@ def build(config: RunConfig, run: Run, run_dir: RunDir, grace_s: float) -> Train
     manager = _manager(config, run, run_dir, strategy)
     state = {"model": model, "optimizer": optimizer, **({} if schedule is None else {"schedule": schedule})}
     saves = Saves(manager, config.checkpoint, extent, data.train, state, run.control, grace_s, faults)
+    sinks, pace = _sinks(config, run, run_dir, extent), Pace()
+    own_work = OwnWork(strategy.unwrap(model))
+    records = Records(run, Reporter(extent), Reducer(run.control), sinks, pace, own_work)
     seed_for_training(config.seed, run.rank)
     return Trainer(
         run=run,
@@ -86,11 +92,11 @@ def build(config: RunConfig, run: Run, run_dir: RunDir, grace_s: float) -> Train
         stepper=Stepper(
             forward, strategy, optimizer, schedule, units, run.world_size, config.trainer.clip_norm
         ),
-        reducer=Reducer(run.control),
+        records=records,
         saves=saves,
         faults=faults,
-        sinks=_sinks(config, run, run_dir, extent),
-        pace=Pace(),
+        sinks=sinks,
+        pace=pace,
     )
 
 
@@ -118,13 +124,14 @@ def _loader(
         workers=config.data.workers if workers is None else workers,
         accumulate=config.trainer.accumulate,
         pin_memory=run.device.type == "cuda",
+        device=run.device,
     )
 
 
 def _wrapped_model(config: RunConfig, run: Run) -> tuple[Strategy, nn.Module]:
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
-    if run.world_size == 1:
+    if run.world_size == 1 and not is_for_one_process(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
     return strategy, strategy.wrap(make_model(config).to(run.device), run, options)

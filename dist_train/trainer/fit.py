@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from dist_train.config.schema import TrainerConfig
 from dist_train.data.exact import ExactLoader
@@ -19,9 +18,10 @@ from dist_train.trainer.evaluate import evaluate
 from dist_train.trainer.pace import Pace
 from dist_train.trainer.position import Extent, Position
 from dist_train.trainer.progress import mark, mark_alive
+from dist_train.trainer.records import Records
 from dist_train.trainer.saves import Saves
 from dist_train.trainer.step import Stepper
-from dist_train.trainer.tally import Means, Reducer, Tally
+from dist_train.trainer.tally import Means, Tally
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Trainer:
     loader: ExactLoader
     evaluation: ExactLoader | None
     stepper: Stepper
-    reducer: Reducer
+    records: Records
     saves: Saves
     faults: FaultPlan
     sinks: Sinks
@@ -61,7 +61,8 @@ class Trainer:
         return self.extent.at(step)
 
     def _restore(self) -> int:
-        at = self.saves.restore()
+        with self.pace.paused():
+            at = self.saves.restore()
         if at is None:
             return 0
         if self.run.is_main:
@@ -76,8 +77,9 @@ class Trainer:
         mark(self.run, step)
         self.faults.at_step(step)
         self.pace.count(shares[0].step_count)
+        self.records.settle()
         if tally is not None:
-            self._record("train", step, self.reducer.means(tally), learning_rate)
+            self.records.train(step, tally, learning_rate)
         means = self._evaluate(step, learning_rate) if self._evaluates(step) else None
         if self.run.should_stop() and step < self.extent.total_steps:
             self._stop(step, means)
@@ -86,12 +88,14 @@ class Trainer:
 
     def _save(self, step: int, means: Means | None) -> None:
         # The records of this step come before its checkpoint: a kill in between replays them.
+        self.records.settle()
         self.sinks.flush()
         mark_alive(self.run, f"the save of step {step}")
         with self.pace.paused():
             self.saves.save(step, means)
 
     def _stop(self, step: int, means: Means | None) -> None:
+        self.records.settle()
         if not self.saves.fits_the_grace():
             kept = "none" if self.saves.newest is None else f"step {self.saves.newest.step}"
             raise Preempted(
@@ -106,6 +110,7 @@ class Trainer:
 
     def _evaluate(self, step: int, learning_rate: float) -> Means:
         assert self.evaluation is not None
+        self.records.settle()
         with self.pace.paused():
             means = evaluate(
                 self.stepper.forward,
@@ -113,24 +118,8 @@ class Trainer:
                 self.run.control,
                 lambda: mark_alive(self.run, f"the evaluation after step {step}"),
             )
-        self._record("eval", step, means, learning_rate)
+        self.records.evaluation(step, means, learning_rate)
         return means
-
-    def _record(self, kind: str, step: int, means: Means, learning_rate: float) -> None:
-        if not self.run.is_main:
-            return
-        record: dict[str, Any] = {
-            "kind": kind,
-            "step": step,
-            "epoch": self.extent.epoch_of(step),
-            "samples": self.extent.at(step).samples_total,
-            "loss": means.loss,
-            "lr": learning_rate,
-            "metrics": means.metrics,
-        }
-        if kind == "train":
-            record["samples_per_s"], record["data_wait"] = self.pace.lap()
-        self.sinks.record(record)
 
     def _logs(self, step: int) -> bool:
         return step % self.config.log_every_steps == 0 or step == self.extent.total_steps

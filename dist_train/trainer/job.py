@@ -8,6 +8,7 @@ from dist_train.rundir.directory import RunDir
 from dist_train.rundir.result import Result
 from dist_train.trainer.announce import start_line
 from dist_train.trainer.build import build
+from dist_train.trainer.device_memory import device_memory, memory_line
 from dist_train.trainer.finish import write_outcome
 
 
@@ -35,5 +36,8 @@ def train(config: RunConfig, run: Run, run_dir: RunDir, grace_s: float | None = 
         trainer.sinks.close()
     if not run.is_main:
         return None
+    memory = memory_line(device_memory(run.device), trainer.stepper.strategy.name)
+    if memory is not None:
+        print(memory, flush=True)
     assert trainer.saves.newest is not None  # the last step is always saved
     return write_outcome(run, run_dir, end, trainer.saves.newest, trainer.pace)

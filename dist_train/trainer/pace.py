@@ -12,18 +12,52 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 
 
+@dataclass(frozen=True)
+class Lap:
+    """One stretch of training.
+
+    Args:
+        samples_per_s: of the whole job.
+        data_wait: share of the time that this rank waited for data, 0 to 1.
+        step_s: seconds per optimizer step.
+        data_s: of these, seconds waiting for data.
+        steps: optimizer steps.
+    """
+
+    samples_per_s: float
+    data_wait: float
+    step_s: float
+    data_s: float
+    steps: int
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds per step of everything else."""
+        return self.step_s - self.data_s
+
+
 @dataclass
 class _Window:
     """Seconds since some moment, without what was taken out (evaluations, saves)."""
 
     began: float
+    steps: int = 0
     samples: int = 0
     waited: float = 0.0
     paused: float = 0.0
 
+    def lap(self, now: float) -> Lap:
+        """What it comes to."""
+        seconds = now - self.began - self.paused
+        if seconds <= 0 or not self.steps:
+            return Lap(0.0, 0.0, 0.0, 0.0, self.steps)
+        waited = min(seconds, self.waited)
+        steps = self.steps
+        return Lap(self.samples / seconds, waited / seconds, seconds / steps, waited / steps, steps)
+
 
 class Pace:
-    """Samples per second and the share of time spent waiting for data, over training alone."""
+    """Speed, and the share of time spent waiting for data, over training alone."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -43,8 +77,8 @@ class Pace:
             yield item
 
     def count(self, samples: int) -> None:
-        """`samples` of the whole job are done."""
-        self._add(samples=samples)
+        """One optimizer step over `samples` of the whole job is done."""
+        self._add(steps=1, samples=samples)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -55,27 +89,30 @@ class Pace:
         finally:
             self._add(paused=self._clock() - began)
 
-    def lap(self) -> tuple[float, float]:
-        """(samples per second, share of time waiting for data) since the last lap; starts the next."""
-        window, self._recent = self._recent, _Window(self._clock())
-        seconds = self._recent.began - window.began - window.paused
-        if seconds <= 0:
-            return 0.0, 0.0
-        return window.samples / seconds, min(1.0, window.waited / seconds)
+    def lap(self) -> Lap:
+        """Since the last lap; starts the next."""
+        now = self._clock()
+        window, self._recent = self._recent, _Window(now)
+        return window.lap(now)
+
+    @property
+    def whole(self) -> Lap:
+        """This attempt's training so far."""
+        return self._whole.lap(self._clock())
 
     @property
     def samples_per_s(self) -> float:
         """Over this attempt's training so far."""
-        seconds = self._clock() - self._whole.began - self._whole.paused
-        return self._whole.samples / seconds if seconds > 0 else 0.0
+        return self.whole.samples_per_s
 
     @property
     def wall_s(self) -> float:
         """Seconds since training began in this attempt, everything included."""
         return self._clock() - self._whole.began
 
-    def _add(self, samples: int = 0, waited: float = 0.0, paused: float = 0.0) -> None:
+    def _add(self, steps: int = 0, samples: int = 0, waited: float = 0.0, paused: float = 0.0) -> None:
         for window in (self._whole, self._recent):
+            window.steps += steps
             window.samples += samples
             window.waited += waited
             window.paused += paused

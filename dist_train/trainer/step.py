@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dist_train.data.shares import Share
+from dist_train.distributed.transfer import to_device
 from dist_train.strategies.base import Strategy
-from dist_train.trainer.placement import to_device
 from dist_train.trainer.tally import Tally
 from dist_train.trainer.task import LossOutput, Task
 from dist_train.trainer.units import UnitCounter

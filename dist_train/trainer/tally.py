@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +15,11 @@ from dist_train.trainer.task import LossOutput
 
 @dataclass(frozen=True)
 class Means:
-    """Loss per unit and each metric's sum / count, over all ranks."""
+    """Loss per unit and each metric's sum / count, over all ranks; what each rank told beside them."""
 
     loss: float
     metrics: dict[str, float]
+    of_ranks: tuple[tuple[float, ...], ...] = ()
 
 
 class Tally:
@@ -64,17 +66,41 @@ class Reducer:
         Raises:
             ConfigError: on every rank, when a task's metrics differ between ranks or steps.
         """
+        return self.begin(tally)()
+
+    def begin(self, tally: Tally, of_rank: Sequence[float] = ()) -> Callable[[], Means]:
+        """As `means`, in two halves: what is returned waits for the sums. Both are collective.
+
+        Args:
+            of_rank: numbers of this rank (equally many on all) that travel along and are not added up.
+        """
         if self._names is None:
             everywhere = self._control.all_gather([*tally.names])
             if any(other != everywhere[0] for other in everywhere):
                 raise _other_names(f"names on each rank: {everywhere}")
             self._names = tally.names
-        others = 0.0 if tally.names == self._names else 1.0
-        odd, loss, units, *rest = self._control.sum([others, *tally.parts(self._names)])
-        if odd:
-            raise _other_names(f"{int(odd)} ranks have others than {self._names}")
-        pairs = zip(self._names, rest[::2], rest[1::2], strict=True)
-        return Means(_ratio(loss, units), {name: _ratio(top, bottom) for name, top, bottom in pairs})
+        names, others = self._names, 0.0 if tally.names == self._names else 1.0
+        # Each rank fills its own places and leaves the others' at zero: their sum is the list of all.
+        before = len(of_rank) * self._control.rank
+        after = len(of_rank) * self._control.world_size - before - len(of_rank)
+        places = [*[0.0] * before, *of_rank, *[0.0] * after]
+        sums = self._control.sum_later([others, *tally.parts(names), *places])
+
+        def arrived() -> Means:
+            odd, loss, units, *rest = sums()
+            if odd:
+                raise _other_names(f"{int(odd)} ranks have others than {names}")
+            figures, told = rest[: 2 * len(names)], rest[2 * len(names) :]
+            pairs = zip(names, figures[::2], figures[1::2], strict=True)
+            metrics = {name: _ratio(top, bottom) for name, top, bottom in pairs}
+            size = max(1, len(of_rank))
+            return Means(
+                _ratio(loss, units),
+                metrics,
+                tuple(tuple(told[i : i + size]) for i in range(0, len(told), size)),
+            )
+
+        return arrived
 
 
 def _float64(value: Tensor | float) -> Tensor | float:

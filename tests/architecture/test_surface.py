@@ -68,6 +68,7 @@ def python_surface() -> dict[str, Any]:
         "init": parameters(dt.init),
         "prepare": parameters(dt.prepare),
         "loader": parameters(dt.loader),
+        "to_device": parameters(dt.to_device),
         "unwrap": parameters(dt.unwrap),
         "Run": methods(dt.Run),
         "checkpoint.CheckpointManager": public(dt.checkpoint.CheckpointManager),

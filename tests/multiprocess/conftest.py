@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_wheel import installed as installed  # fixtures of more than one file
+from installed_wheel import wheel as wheel
 
 from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from dist_train.strategies.base import Strategy
 
-# Only this one may refuse several ranks: it is what the others are compared with.
-_REFERENCE = "single"
 _STEPS, _BATCH, _MICRO, _MAX_NORM = 5, 8, 2, 0.5
 TOLERANCE = 1e-6
 
@@ -27,7 +25,8 @@ def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
 
     Losses and gradient norms of five float64 steps, with clipping and two micro-batches each, equal
     those of a hand-written loop in one process within 1e-6; the ranks begin with rank 0's weights;
-    unwrap gives the user's own module; nothing is left when the run is closed.
+    unwrap gives the user's own module; nothing is left when the run is closed. A strategy with
+    `one_process` refuses two ranks by a ConfigError instead.
     """
     name = check_registered("strategies", strategy)
     options = check_options(strategy)
@@ -39,7 +38,7 @@ def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
         raise AssertionError(f"{name}: Options takes a name that it does not have")
     expected = train_by_hand()
     _compare(name, _run(name, 1, timeout_s), expected)
-    if name == _REFERENCE:
+    if getattr(strategy, "one_process", False):
         _check_refusal(name, timeout_s)
     else:
         _compare(name, _run(name, 2, timeout_s), expected)

@@ -38,6 +38,9 @@ def loaded_after(words: list[str]) -> tuple[int, set[str]]:
         (["config", "check", str(DIGITS)], 0),
         (["config", "schema"], 0),
         (["env", "--explain"], 0),
+        (["init", "new"], 0),
+        (["drill", "--help"], 0),
+        (["completion", "fish"], 0),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )

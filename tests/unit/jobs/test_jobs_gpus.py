@@ -1,22 +1,26 @@
-"""GPUs: what CUDA_VISIBLE_DEVICES leaves, and which of them are chosen."""
+"""GPUs: what the driver tells, what CUDA_VISIBLE_DEVICES leaves. The driver here is a stand-in."""
 
 from __future__ import annotations
 
-import pytest
+import getpass
+import os
+import sys
 
-from dist_train.errors import ConfigError
+import pytest
+from fake_pynvml import GIB, FakeGpu, FakePynvml
+
 from dist_train.jobs import gpus
-from dist_train.jobs.gpus import Gpu, choose_gpus, visible_gpus
+from dist_train.jobs.gpus import Gpu, GpuProcess, inventory, visible_gpus
 
 MACHINE = [
     Gpu(i, f"GPU-{letter}", "H100", used, 80)
     for i, (letter, used) in enumerate(zip("abcd", (5, 1, 9, 1), strict=True))
 ]
-
-
-@pytest.fixture(autouse=True)
-def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "physical_gpus", lambda: list(MACHINE))
+SLICED = [
+    Gpu(0, "GPU-a", "H100", 0, 80),
+    Gpu(1, "MIG-b0", "H100 MIG 1g", 0, 10, slice=0),
+    Gpu(1, "MIG-b1", "H100 MIG 1g", 0, 10, slice=1),
+]
 
 
 @pytest.mark.parametrize(
@@ -27,33 +31,68 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GPU-d,GPU-a", [3, 0]),
         ("", []),
         ("1,9,2", [1]),  # as CUDA: the first that does not exist ends the list
+        ("1,GPU-,2", [1]),  # and so does one that means several
         ("-1", []),
     ],
 )
-def test_visible(words: str | None, seen: list[int]) -> None:
+def test_visible(monkeypatch: pytest.MonkeyPatch, words: str | None, seen: list[int]) -> None:
+    monkeypatch.setattr(gpus, "physical_gpus", lambda: list(MACHINE))
     environ = {} if words is None else {"CUDA_VISIBLE_DEVICES": words}
     assert [gpu.index for gpu in visible_gpus(environ)] == seen
 
 
-def test_auto_takes_the_least_used_first() -> None:
-    assert [gpu.index for gpu in choose_gpus("auto", MACHINE, 3)] == [1, 3, 0]
-    assert [gpu.index for gpu in choose_gpus("auto", MACHINE, None)] == [1, 3, 0, 2]
+@pytest.mark.parametrize(("words", "seen"), [("MIG-b1", ["1:1"]), ("0,MIG-b0", ["0", "1:0"]), ("1", ["1:0"])])
+def test_slices_are_named_by_their_own_uuid(
+    monkeypatch: pytest.MonkeyPatch, words: str, seen: list[str]
+) -> None:
+    monkeypatch.setattr(gpus, "physical_gpus", lambda: list(SLICED))
+    assert [gpu.number for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": words})] == seen
 
 
-def test_numbers_count_within_the_visible_ones() -> None:
-    assert [gpu.index for gpu in choose_gpus("1,0", visible_gpus({"CUDA_VISIBLE_DEVICES": "3,2"}), None)] == [
-        2,
-        3,
-    ]
+def pretend(monkeypatch: pytest.MonkeyPatch, *found: FakeGpu, fails_with: str | None = None) -> FakePynvml:
+    driver = FakePynvml(list(found), fails_with)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    return driver
 
 
-@pytest.mark.parametrize("text", ["4", "0,7", "x", ""])
-def test_gpus_that_are_not_there(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"this machine has 4 visible GPU\(s\)"):
-        choose_gpus(text, MACHINE, None)
+def test_each_gpu_with_its_use_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.getpid()
+    driver = pretend(
+        monkeypatch,
+        FakeGpu("GPU-a", used=3 * GIB, load=97, pids=((mine, 2 * GIB), (2**22 + 1, None))),
+        FakeGpu("GPU-b", load=None, bus=None),
+    )
+    first, second = inventory().gpus
+    owner = getpass.getuser()
+    assert first == Gpu(
+        0,
+        "GPU-a",
+        "Pretend H100",
+        3 * GIB,
+        80 * GIB,
+        bus_id="00000000:3B:00.0",
+        utilisation=97,
+        # The second one lives outside of this process's container: it is told without its owner.
+        processes=(GpuProcess(mine, owner, 2 * GIB), GpuProcess(2**22 + 1, "?", None)),
+    )
+    assert (second.utilisation, second.bus_id, second.processes) == (None, "", ())
+    assert driver.open == 0  # closed again
 
 
-@pytest.mark.parametrize("text", ["-1", "0,0"])
-def test_gpus_that_cannot_be_meant(text: str) -> None:
-    with pytest.raises(ConfigError):
-        choose_gpus(text, MACHINE, None)
+def test_a_gpu_that_is_cut_is_its_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = [FakeGpu("MIG-x", total=10 * GIB, load=None, bus=None), FakeGpu("MIG-y", total=20 * GIB)]
+    pretend(monkeypatch, FakeGpu("GPU-a"), FakeGpu("GPU-b", slices=slices))
+    found = inventory().gpus
+    assert [(gpu.number, gpu.uuid) for gpu in found] == [("0", "GPU-a"), ("1:0", "MIG-x"), ("1:1", "MIG-y")]
+    assert found[1].bus_id == "00000000:3B:00.0"  # of the card that it is a part of
+    assert [gpu.memory_total for gpu in found] == [80 * GIB, 10 * GIB, 20 * GIB]
+
+
+def test_no_driver_is_a_reason_and_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, fails_with="NVML Shared Library Not Found")
+    assert inventory().reason == "the NVIDIA driver does not answer: NVML Shared Library Not Found"
+    pretend(monkeypatch)
+    assert inventory().reason == "the NVIDIA driver answers, and knows no GPU"
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
+    assert "cannot be imported" in str(inventory().reason)
+    assert visible_gpus({}) == []

@@ -1,4 +1,4 @@
-"""ConvNet learns the digits; ByteTransformer is causal and tied."""
+"""ConvNet learns the digits, ResNet has torchvision's names; ByteTransformer is causal and tied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from dist_train.data.exact import ExactLoader
 from dist_train.datasets import digits
+from dist_train.errors import ConfigError
 from dist_train.models.convnet import ConvNet
+from dist_train.models.resnet import ResNet
 from dist_train.models.transformer import ByteTransformer
 
 
@@ -17,6 +19,35 @@ def test_convnet_gives_one_logit_per_class(batch_norm: bool) -> None:
     model = ConvNet(classes=7, width=4, dropout=0.5, batch_norm=batch_norm)
     assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 7)
     assert any("running_mean" in name for name, _ in model.named_buffers()) is batch_norm
+
+
+def test_convnet_takes_other_sizes_and_names_one_that_does_not_fit() -> None:
+    model = ConvNet(width=4, image_size=28, channels=3)
+    assert model(torch.zeros(2, 3, 28, 28)).shape == (2, 10)
+    with pytest.raises(ConfigError, match="images of 8 pixels a side in a ConvNet for 28") as caught:
+        model(torch.zeros(2, 3, 8, 8))
+    assert "model.args.image_size=8" in str(caught.value)
+    with pytest.raises(ConfigError, match="image_size 3"):
+        ConvNet(image_size=3)
+    assert list(ConvNet().state_dict()) == list(model.state_dict()), "checkpoints of the digits fit as before"
+
+
+def test_resnet18_is_torchvision_s_name_by_name() -> None:
+    model = ResNet("resnet18")
+    assert sum(p.numel() for p in model.parameters()) == 11_689_512  # as torchvision documents it
+    names = set(model.state_dict())
+    assert {"conv1.weight", "bn1.running_var", "layer1.1.bn2.bias", "fc.weight"} <= names
+    assert {"layer4.0.downsample.0.weight", "layer4.0.downsample.1.num_batches_tracked"} <= names
+    assert not any(name.startswith("layer1.0.downsample") for name in names)
+    assert sum(p.numel() for p in ResNet("resnet34").parameters()) == 21_797_672
+
+
+@pytest.mark.parametrize(("side", "small"), [(16, True), (28, True), (64, False)])
+def test_resnet_takes_images_of_any_size(side: int, small: bool) -> None:
+    model = ResNet("resnet10", classes=7, channels=1, width=4, small_images=small)
+    assert model(torch.zeros(2, 1, side, side)).shape == (2, 7)
+    with pytest.raises(ConfigError, match="resnet10, resnet18, resnet34"):
+        ResNet("resnet11")
 
 
 def test_convnet_learns_the_digits_in_a_few_epochs() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import dist_train as dt
-from dist_train.strategies.outputs import map_tensors, trained_tensors
+from dist_train.distributed.nested import map_tensors
+from dist_train.strategies.outputs import trained_tensors
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:

@@ -116,6 +116,7 @@ def test_records_tell_each_step_and_each_evaluation(undisturbed: Result, tmp_pat
         ("eval", 24, 1, 2876),
         ("train", 24, 1, 2876),
     ]
+    assert {(record["total_steps"], record["epochs"]) for record in records} == {(24, 2)}
     first, last = records[0], records[-1]
     assert {"loss", "lr", "metrics", "samples_per_s", "data_wait"} <= set(first)
     assert first["lr"] > last["lr"] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dist_train.trainer.announce import batch_split, resume_line
-from dist_train.trainer.pace import Pace
+from dist_train.trainer.pace import Lap, Pace
 from dist_train.trainer.position import Extent, Position
 
 
@@ -49,7 +49,7 @@ def test_pace_leaves_out_evaluations_and_saves_and_counts_waiting() -> None:
         pace.count(50)
     with pace.paused():
         now[0] += 100.0
-    assert pace.lap() == (50.0, 0.0)
+    assert pace.lap() == Lap(samples_per_s=50.0, data_wait=0.0, step_s=1.0, data_s=0.0, steps=2)
     assert (pace.samples_per_s, pace.wall_s) == (50.0, 102.0)
 
     def late() -> object:
@@ -60,4 +60,7 @@ def test_pace_leaves_out_evaluations_and_saves_and_counts_waiting() -> None:
     for _ in pace.waiting(late()):  # type: ignore[arg-type]
         now[0] += 1.0
         pace.count(8)
-    assert pace.lap() == (2.0, 0.75)
+    lap = pace.lap()
+    assert (lap.samples_per_s, lap.data_wait) == (2.0, 0.75)
+    assert (lap.step_s, lap.data_s, lap.compute_s) == (4.0, 3.0, 1.0)
+    assert (pace.whole.step_s, pace.whole.data_s) == (2.5, 1.5)

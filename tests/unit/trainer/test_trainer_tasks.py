@@ -13,7 +13,6 @@ from dist_train.data.shares import Share
 from dist_train.distributed.control import Control
 from dist_train.errors import ConfigError
 from dist_train.trainer.metrics import accuracy, top_k
-from dist_train.trainer.placement import to_device
 from dist_train.trainer.tally import Reducer, Tally
 from dist_train.trainer.task import LossOutput, NextTokenTask, SupervisedTask, Task
 from dist_train.trainer.units import UnitCounter
@@ -88,14 +87,3 @@ def test_metrics_that_come_and_go_are_refused() -> None:
     assert reducer.means(first).metrics == {"a": 1.0}
     with pytest.raises(ConfigError, match=r"metrics differ(.|\n)*have others than \['a'\]"):
         reducer.means(second)
-
-
-def test_batches_of_any_shape_move() -> None:
-    meta = torch.device("meta")
-    moved = to_device({"x": [torch.zeros(1), (torch.zeros(2), "text")], "n": 3}, meta)
-    assert (moved["x"][0].device, moved["x"][1][0].device, moved["x"][1][1], moved["n"]) == (
-        meta,
-        meta,
-        "text",
-        3,
-    )

@@ -1,0 +1,114 @@
+"""Errors of torch about devices and memory that everybody meets: one line of mend for each.
+
+Asked in the rank that failed, while the exception still has its frames: the facts in the line (which
+tensor, how many GPUs, how large /dev/shm is) are those of that process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from dist_train.agent import unlike_devices
+from dist_train.jobs.device_names import nearest_device_name
+from dist_train.jobs.machine import shared_memory_bytes, usable_memory
+
+_GIB = 1 << 30
+Mend = Callable[[BaseException, "re.Match[str]"], str]
+
+
+def mend_of(error: BaseException) -> str | None:
+    """The mend of an error that the table knows, else None; never raises."""
+    try:
+        text = "\n".join(str(each) for each in _chain(error))
+        for pattern, mend in TABLE:
+            if found := re.search(pattern, text):
+                return mend(error, found)
+    except Exception:
+        return None  # the user's error must be told, whatever goes wrong here
+    return None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """The error and what it came from."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found
+
+
+def _other_device(error: BaseException, found: re.Match[str]) -> str:
+    general = "batch = dt.to_device(batch, run.device) moves a batch, dt.prepare(model) a model"
+    return unlike_devices.explain(error) or general
+
+
+def _device_string(error: BaseException, found: re.Match[str]) -> str:
+    wrong = (found.group("device") or "").strip()
+    return f"did you mean {nearest_device_name(wrong)!r}? run.device is this rank's own"
+
+
+def _ordinal(error: BaseException, found: re.Match[str]) -> str:
+    torch = sys.modules.get("torch")
+    count = torch.cuda.device_count() if torch is not None else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    last = f"cuda:0 to cuda:{count - 1}" if count else "none"
+    return (
+        f"{count} GPU(s) are visible to this process ({last}; CUDA_VISIBLE_DEVICES={visible}): they are "
+        "numbered anew from 0, so use run.device; `dist-train devices` shows both numbers"
+    )
+
+
+def _no_gpu(error: BaseException, found: re.Match[str]) -> str:
+    return "this process has no GPU: x.to(run.device) in place of .cuda(), and --device cpu to say so"
+
+
+def _worker_killed(error: BaseException, found: re.Match[str]) -> str:
+    return (
+        f"out of memory, or of /dev/shm ({_shm()}; {usable_memory().amount / _GIB:.1f} GiB of memory may be "
+        f"used): fewer workers (data.workers, workers= of dt.loader), or {_MORE_SHM}"
+    )
+
+
+def _shm_full(error: BaseException, found: re.Match[str]) -> str:
+    return f"/dev/shm is full ({_shm()}): {_MORE_SHM}, or fewer workers (data.workers, workers= of dt.loader)"
+
+
+def _fork(error: BaseException, found: re.Match[str]) -> str:
+    return "a loader worker must not touch the GPU: move batches in the loop, or start them by spawn"
+
+
+def _out_of_memory(error: BaseException, found: re.Match[str]) -> str:
+    return (
+        "smaller micro-batches with the same result: trainer.accumulate=2 (or a smaller batch); "
+        "`dist-train devices` shows who else uses the GPU"
+    )
+
+
+_MORE_SHM = "a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on Kubernetes)"
+
+
+def _shm() -> str:
+    total = shared_memory_bytes()
+    return "there is none" if total is None else f"{total / _GIB:.2f} GiB in all"
+
+
+# The first pattern that the text of the error (or of what it came from) matches.
+TABLE: tuple[tuple[str, Mend], ...] = (
+    (r"Expected all tensors to be on the same device", _other_device),
+    (r"is not on the expected device", _other_device),
+    (r"Input type \(.*\) and weight type \(.*\) should be the same", _other_device),
+    (r"parameters and buffers on device .* but found one of them on", _other_device),
+    (r"Invalid device string: '(?P<device>.*)'", _device_string),
+    (r"device type at start of device string: (?P<device>.*)", _device_string),
+    (r"(?P<device>)Device string must not be empty", _device_string),
+    (r"invalid device ordinal", _ordinal),
+    (r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available", _no_gpu),
+    (r"Cannot re-initialize CUDA in forked subprocess", _fork),
+    (r"DataLoader worker \(pid.*\) is killed by signal: Bus error", _shm_full),
+    (r"unable to (write to|open|mmap|resize).*(/torch_|shared memory)", _shm_full),
+    (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
+    (r"CUDA out of memory", _out_of_memory),
+)

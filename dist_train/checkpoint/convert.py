@@ -1,0 +1,149 @@
+"""Weights from one file format to another: written beside, read back, compared by hash, then put in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.files import weights_file
+from dist_train.checkpoint.foreign import Weights, choose_weights, open_weights
+from dist_train.checkpoint.hashing import weights_hash
+from dist_train.checkpoint.memory import check_storable
+from dist_train.checkpoint.modules import tied_names
+from dist_train.checkpoint.prefixes import drop_shared
+from dist_train.checkpoint.storage import durable_file, give_name, make_directory, remove_tree
+from dist_train.errors import CheckpointError, CheckpointWriteError
+
+SAFETENSORS = ".safetensors"
+TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+
+Save = Callable[[Path], None]
+
+
+def import_weights(
+    source: Path, target: Path, *, entry: str | None = None, keep_names: bool = False
+) -> dict[str, Any]:
+    """Write the weights of any file as one safetensors file under the plain module's names.
+
+    Wrapper parts in front are dropped where ALL names have them, since no model says which are right.
+
+    Args:
+        source: what `open_weights` opens.
+        target: the new file; it must not exist.
+        entry: which part of the source holds the weights, where several could.
+        keep_names: leave the names as they stand.
+
+    Raises:
+        CheckpointError: no weights in it, or some that safetensors cannot hold, or the target exists.
+    """
+    refuse_existing(target)
+    found = open_weights(source, entry)
+    names = {name: name for name in found.tensors}
+    dropped = None
+    if not keep_names:
+        renamed = drop_shared([*found.tensors, *found.extra])
+        names, dropped = renamed.names, renamed.told()
+    weights = Weights(
+        {names[name]: tensor for name, tensor in found.tensors.items()}, found.extra, found.origin, found.left
+    )
+    return {**_convert(weights, source, target), "dropped": dropped}
+
+
+def export_weights(source: Path, target: Path, *, entry: str | None = None) -> dict[str, Any]:
+    """Write a checkpoint's model as a safetensors file or, by the target's suffix, as one that plain torch
+    opens with weights_only=True.
+
+    Args:
+        source: a checkpoint, a folder of them (the newest whole one is taken), or a weights file.
+        target: the new file; it must not exist.
+        entry: which part of the source holds the weights, where several could.
+
+    Raises:
+        CheckpointError: nothing whole to export, or the target exists.
+    """
+    refuse_existing(target)
+    found, chosen = choose_weights(source, entry)
+    if found.manifest is not None and weights_hash(found.tensors) != found.manifest.weights_hash:
+        raise CheckpointError(f"the weights of {chosen} are not those of its manifest's weights_hash")
+    return _convert(found, chosen, target)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise CheckpointError where something is already: nothing is written over."""
+    if target.exists() or target.is_symlink():
+        raise CheckpointError(f"{target} exists already", mend="give another --out, or remove it first")
+
+
+def _convert(weights: Weights, source: Path, target: Path) -> dict[str, Any]:
+    for name, tensor in weights.tensors.items():
+        check_storable(name, tensor)
+    wanted = weights_hash(weights.tensors)
+    save = _safetensors(weights, source) if target.suffix == SAFETENSORS else _torch_file(weights)
+    _place(target, save, wanted)
+    return {
+        "source": str(source),
+        "path": str(target),
+        "tensors": len(weights.tensors),
+        "bytes": target.stat().st_size,
+        "weights_hash": wanted,
+        "origin": weights.origin,
+        "left": list(weights.left),
+    }
+
+
+def _safetensors(weights: Weights, source: Path) -> Save:
+    if weights.extra:
+        raise CheckpointError(
+            f"'{min(weights.extra)}' in {source} is no tensor, and a safetensors file holds nothing else",
+            mend="give --out a name that ends in .pt, or load_model(path, model) as it is",
+        )
+    file = weights_file(weights.tensors, tied_names(weights.tensors))
+
+    def save(path: Path) -> None:
+        with durable_file(path) as write:
+            file.write(write)
+
+    return save
+
+
+def _torch_file(weights: Weights) -> Save:
+    def save(path: Path) -> None:
+        with open(path, "xb") as file:
+            torch.save({**weights.tensors, **weights.extra}, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return save
+
+
+def _place(target: Path, save: Save, wanted: str) -> None:
+    """Write beside the target, read back, compare, and only then give it its name."""
+    # The suffix stays: it says how the file is read back.
+    temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
+    try:
+        make_directory(target.parent)
+        remove_tree(temporary)
+        save(temporary)
+        _check(target, weights_hash(open_weights(temporary).tensors), wanted)
+        give_name(temporary, target)
+    except FileExistsError:
+        refuse_existing(target)
+        raise
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"{target} could not be written: {error.strerror}", mend="nothing is left at that place"
+        ) from error
+    finally:
+        remove_tree(temporary)
+
+
+def _check(target: Path, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise CheckpointWriteError(
+            f"{target} was written and read back, and is not the same: {found}, not {wanted}",
+            cause="the disk or the memory of this machine is at fault",
+        )

@@ -1,0 +1,36 @@
+"""`dist-train completion`: the script by which a shell completes verbs, options and names of runs."""
+
+from __future__ import annotations
+
+import click
+
+from dist_train.cli.options import SPELLINGS
+from dist_train.cli.verb import Verb, examples
+
+SHELLS = ("bash", "zsh", "fish")
+# The name under which click, too, looks for a request of that script.
+_VARIABLE = "_DIST_TRAIN_COMPLETE"
+
+
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "echo 'eval \"$(dist-train completion bash)\"' >> ~/.bashrc  # then open a new shell",
+        "echo 'eval \"$(dist-train completion zsh)\"' >> ~/.zshrc  # below `autoload -U compinit; compinit`",
+        "dist-train completion fish | source  # a line for ~/.config/fish/config.fish",
+    ),
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Print the script that makes SHELL complete verbs, options, values, and the runs in ./runs."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None
+    command = click.get_current_context().find_root().command
+    click.echo(complete(command, {}, "dist-train", _VARIABLE).source())
+    return 0
+
+
+COMMAND = completion

@@ -1,0 +1,88 @@
+"""Which device and which GPUs of this machine a launch gets; what was chosen is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dist_train.errors import ConfigError, UsageError
+from dist_train.jobs.gpu_choice import choice_in_words, choose_gpus
+from dist_train.jobs.gpus import Gpu, visible_gpus
+
+if TYPE_CHECKING:
+    from dist_train.config.launch import LaunchConfig
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The job's device, processes per node, GPUs (empty: the cluster gives them) and what to say."""
+
+    device: Literal["cpu", "cuda"]
+    procs: int
+    gpus: tuple[Gpu, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+def choose_devices(asked: str | None, launch: LaunchConfig) -> Devices:
+    """From --gpus, --device and the size; raises the error that says both numbers."""
+    procs = launch.gpus_per_node or 1
+    if launch.launcher != "local":
+        if asked:
+            raise UsageError(
+                f"--gpus {asked} names GPUs of this machine",
+                cause=f"this job goes to {launch.launcher}, which gives each node its GPUs",
+                mend="drop it: --gpus-per-node says how many",
+            )
+        # What this machine has says nothing: it may be a login node.
+        return Devices("cpu" if launch.device == "cpu" else "cuda", procs)
+    if launch.device == "cpu":
+        if asked:
+            raise UsageError(f"--gpus {asked} contradicts --device cpu", mend="give one of them")
+        return Devices("cpu", procs)
+    visible = visible_gpus()
+    if asked:
+        return _asked(asked, visible, launch)
+    if visible or launch.device == "cuda":
+        return _first(visible, launch)
+    count = launch.nodes * procs
+    return Devices("cpu", procs, said=(f"no GPU on this machine: running {count} process(es) on CPU (gloo)",))
+
+
+def _first(visible: list[Gpu], launch: LaunchConfig) -> Devices:
+    procs = launch.gpus_per_node or max(1, len(visible) // launch.nodes)
+    needed = launch.nodes * procs
+    if needed > len(visible):
+        mend = f"ask for at most {len(visible)}, or add --device cpu to run {needed} processes on CPU"
+        size = f"{launch.nodes} node(s) x {procs}"
+        raise ConfigError(
+            f"{needed} GPUs were asked for ({size}), {len(visible)} are visible here",
+            mend=mend if visible else f"add --device cpu to run {needed} process(es) on CPU",
+        )
+    said = f"GPUs: the first {needed} of {len(visible)} visible (--gpus auto takes the least used)"
+    return Devices("cuda", procs, tuple(visible[:needed]), (said,) if needed < len(visible) else ())
+
+
+def _asked(asked: str, visible: list[Gpu], launch: LaunchConfig) -> Devices:
+    nodes = launch.nodes
+    count = None if launch.gpus_per_node is None else nodes * launch.gpus_per_node
+    chosen = choose_gpus(asked, visible, count)
+    per_node, rest = divmod(len(chosen), nodes)
+    if not per_node:
+        raise ConfigError(
+            f"--gpus {asked}: {nodes} GPUs are needed, one for each node, and it gives {len(chosen)}",
+            mend=f"--nodes {max(1, len(chosen))}, or --device cpu",
+        )
+    if rest and asked != "auto":
+        raise ConfigError(
+            f"--gpus {asked}: {len(chosen)} GPUs cannot be shared out evenly to {nodes} nodes",
+            mend="name as many for each simulated node",
+        )
+    chosen = chosen[: per_node * nodes]
+    procs = launch.gpus_per_node or per_node
+    said = [choice_in_words(asked, chosen, visible)]
+    if per_node > procs:
+        said.append(
+            f"{per_node} GPUs for {procs} process(es) of a node: process i computes on the i-th; "
+            "all are visible, for code that drives several (strategy dp, a model split by hand)"
+        )
+    return Devices("cuda", procs, tuple(chosen), tuple(said))

@@ -1,0 +1,82 @@
+"""Scripts made for `python -m torch.distributed.launch`, which hands every process a --local_rank.
+
+Without it such a script takes its default, and all ranks of a node work on the first GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from dist_train.errors import ConfigError, UsageError
+from dist_train.jobs.spec import Target
+
+SPELLINGS = {"underscore": "--local_rank", "dash": "--local-rank"}
+CHOICES = ("auto", *SPELLINGS, "none")
+
+
+def local_rank_flag(asked: str | None, target: Target) -> tuple[str, tuple[str, ...]]:
+    """Which option tells each rank its number on its node ("" for none), and what to say of it.
+
+    Args:
+        asked: --legacy-local-rank; None or auto: where the script's own source surely takes it.
+        target: what every rank runs; imported by nobody, only read.
+    """
+    if target.kind == "config":
+        if asked is not None:
+            raise UsageError(
+                f"--legacy-local-rank {asked}: a config has no command line",
+                mend="drop it; it is for scripts",
+            )
+        return "", ()
+    if asked == "none":
+        return "", ()
+    if asked in SPELLINGS:
+        return SPELLINGS[asked], ()
+    tree = _source(target)
+    flag = None if tree is None else next(_declared(tree), None)
+    if tree is None or flag is None:
+        return "", ()
+    name = Path(target.value).name
+    typed = [word for word in target.args if word.partition("=")[0] in SPELLINGS.values()]
+    if typed:
+        return "", (f"{typed[0]} stands after {name}: every rank gets it as it is typed",)
+    if _has_sub_commands(tree):
+        spelling = next(key for key, value in SPELLINGS.items() if value == flag)
+        said = f"{name} takes {flag}, but has sub-commands: not handed over"
+        return "", (f"{said} (--legacy-local-rank {spelling} does)",)
+    said = f"{name} takes {flag}: each rank gets its own, as from torch.distributed.launch"
+    return flag, (f"{said} (--legacy-local-rank none: not)",)
+
+
+def _source(target: Target) -> ast.Module | None:
+    """The script's syntax tree; None where it cannot be read, which its ranks will say."""
+    try:
+        if target.kind == "script":
+            return ast.parse(Path(target.value).read_bytes())
+        from dist_train.config.locate import find_module, parse
+
+        module = find_module(target.value, [target.folder])
+        return parse(
+            find_module(f"{target.value}.__main__", [target.folder]) if module.is_package else module
+        )
+    except (OSError, SyntaxError, ValueError, ConfigError):
+        return None
+
+
+def _declared(tree: ast.Module) -> Iterator[str]:
+    """Every spelling in a call of `add_argument` that takes a value."""
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument"):
+            continue
+        if any(word.arg == "action" and ast.unparse(word.value) != "'store'" for word in call.keywords):
+            continue
+        for word in call.args:
+            if isinstance(word, ast.Constant) and word.value in SPELLINGS.values():
+                yield str(word.value)
+
+
+def _has_sub_commands(tree: ast.Module) -> bool:
+    """Whether words have places: an option in front of a sub-command may be unknown to the parser there."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "add_subparsers" for node in ast.walk(tree))

@@ -1,0 +1,190 @@
+"""Owns the terminal while a job runs: whatever is written scrolls, the panel stays below it.
+
+The command's own stdout and stderr are led into a pipe, and so are those of every process that it
+starts; a thread writes what comes out of it above the panel. The cursor is never hidden and rests
+below the panel, so that a terminal needs no mending, however the command ends (kill -9 included).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from dist_train.cli.live.mode import in_front
+
+Paint = Callable[[int, int], Sequence[str]]
+Shows = Callable[[str], bool]
+
+_EVERY_S = 0.5
+_CHUNK = 65536
+_PIPE_BYTES = 1 << 20
+_COLUMNS, _ROWS = 80, 24
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# Escape sequences (CSI, OSC, others), then every control character but tab.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)
+
+
+class Screen:
+    """What is drawn, and the descriptors that lead here.
+
+    Args:
+        paint: (columns, rows) -> the panel's lines, none wider than the columns; None draws no panel.
+        shows: whether a line of the output is shown.
+        captured: descriptors of this process whose output scrolls; the last of them is where it goes.
+    """
+
+    def __init__(
+        self, paint: Paint | None, shows: Shows = lambda line: True, captured: Sequence[int] = (1, 2)
+    ) -> None:
+        self._paint = paint
+        self._shows = shows
+        self._before = {descriptor: os.dup(descriptor) for descriptor in captured}
+        self._terminal = self._before[captured[-1]]
+        self._drawn: list[int] = []  # how many cells each line of the panel takes
+        self._text = ""
+        self._rest = b""
+        self._over = threading.Event()
+        self._read, self._write = os.pipe()
+        _enlarge(self._write)
+        self._thread = threading.Thread(target=self._loop, name="screen", daemon=True)
+
+    def __enter__(self) -> Self:
+        _flush()
+        for descriptor in self._before:
+            os.dup2(self._write, descriptor)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the descriptors back, show what is still in the pipe, take the panel away."""
+        _flush()
+        for descriptor, before in self._before.items():
+            os.dup2(before, descriptor)
+        self._over.set()
+        os.close(self._write)
+        self._thread.join()
+        os.close(self._read)
+        for before in self._before.values():
+            os.close(before)
+
+    def _loop(self) -> None:
+        next_at = 0.0
+        while not self._over.is_set():
+            wait_s = max(0.0, next_at - time.monotonic())
+            if self._take(min(wait_s, _EVERY_S / 5)):
+                self._draw(self._whole_lines())
+            if time.monotonic() >= next_at:
+                next_at = time.monotonic() + _EVERY_S
+                self._draw([])
+        # Whoever wrote has ended, or writes to the terminal itself again: what is here is all.
+        while self._take(0.0):
+            self._draw(self._whole_lines())
+        self._paint = None
+        self._draw([self._rest] if self._rest else [])
+
+    def _take(self, wait_s: float) -> bool:
+        """Read what has come within the time; False where nothing has."""
+        if not select.select([self._read], [], [], wait_s)[0]:
+            return False
+        chunk = os.read(self._read, _CHUNK)
+        self._rest += chunk
+        return bool(chunk)
+
+    def _whole_lines(self) -> list[bytes]:
+        *lines, self._rest = self._rest.split(b"\n")
+        return lines
+
+    def _draw(self, lines: Sequence[bytes]) -> None:
+        """Write lines where the panel was, and the panel anew below them."""
+        told = [line for line in (raw.decode(errors="replace") for raw in lines) if self._shows(line)]
+        columns, rows = self._size()
+        panel = self._panel(columns, rows)
+        if not told and panel == self._text.split("\n")[:-1] and self._fits(columns):
+            return
+        draws = self._paint is not None or bool(self._drawn)
+        above = "".join(f"{readable(line) if draws else line}\n" for line in told)
+        text = "".join(f"{line}\n" for line in panel)
+        self._put(f"{self._erase(columns)}{above}{text}")
+        self._text, self._drawn = text, [cells(line) for line in panel]
+
+    def _panel(self, columns: int, rows: int) -> list[str]:
+        if self._paint is None or not in_front(self._terminal):
+            return []
+        try:
+            lines = list(self._paint(columns, rows))
+        # The job's output must not stop for its decoration.
+        except Exception as error:
+            self._paint = None
+            lines = []
+            self._put(
+                f"{self._erase(columns)}[dist-train] the live view failed, plain output goes on: {error!r}\n"
+            )
+            self._drawn = []
+        return lines[: max(0, rows - 1)]
+
+    def _fits(self, columns: int) -> bool:
+        return all(width <= columns for width in self._drawn)
+
+    def _erase(self, columns: int) -> str:
+        """Up to the panel's first line, and clear; a line wider than the terminal by now was folded."""
+        rows = sum(max(1, -(-width // columns)) for width in self._drawn)
+        return f"\r\x1b[{rows}A\x1b[J" if rows else ""
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            size = os.get_terminal_size(self._terminal)
+        except OSError:
+            return _COLUMNS, _ROWS
+        return size.columns or _COLUMNS, size.lines or _ROWS
+
+    def _put(self, text: str) -> None:
+        left = memoryview(text.encode(errors="replace"))
+        while left:
+            try:
+                left = left[os.write(self._terminal, left) :]
+            except BlockingIOError:
+                select.select([], [self._terminal], [], 1.0)
+            except OSError:
+                return  # the terminal is gone; the log files have every line
+
+
+def readable(line: str) -> str:
+    """A line as it would look once it is written: no way to move the cursor, colours kept.
+
+    Of what overwrites itself by carriage returns (a progress bar) the last is kept.
+    """
+    line = line.rstrip("\r").rpartition("\r")[2]
+    coloured = _COLOUR.search(line) is not None
+    kept = _CONTROL.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else "", line)
+    return f"{kept}\x1b[0m" if coloured else kept
+
+
+def cells(line: str) -> int:
+    """How many columns a line takes."""
+    from rich.cells import cell_len
+
+    return cell_len(_CONTROL.sub("", line))
+
+
+def _enlarge(descriptor: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError:
+        pass  # the pipe is as large as this user's pipes may be
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass

@@ -1,0 +1,31 @@
+"""Loader workers hand over their batches in /dev/shm: say at once where it is too small."""
+
+from __future__ import annotations
+
+import logging
+
+from dist_train.jobs.machine import shared_memory_bytes
+
+logger = logging.getLogger(__name__)
+# What Docker gives a container that asks for nothing.
+_SMALL_BYTES = 64 << 20
+_told = False
+
+
+def warn_if_small(workers: int, total: int | None = None) -> None:
+    """One line per process where workers are used and /dev/shm has Docker's 64 MiB or less.
+
+    Args:
+        total: bytes of /dev/shm; None asks the system.
+    """
+    global _told
+    total = shared_memory_bytes() if total is None else total
+    if _told or not workers or total is None or total > _SMALL_BYTES:
+        return
+    _told = True
+    logger.warning(
+        "/dev/shm has %d MiB, and %d loader worker(s) hand over their batches there: a bus error may end "
+        "them; `docker run --shm-size=8g`, --shm 8Gi on Kubernetes, or workers=0",
+        total >> 20,
+        workers,
+    )

@@ -1,0 +1,60 @@
+"""Which GPU each rank computes on: told by every rank, kept by rank 0."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dist_train.distributed import devices
+from dist_train.distributed.control import Control
+from dist_train.env import RankInfo
+from dist_train.jobs.gpus import Gpu, physical_gpus
+from dist_train.rundir.devices import RankDevice, write_devices
+from dist_train.rundir.directory import RunDir
+
+logger = logging.getLogger(__name__)
+
+
+def record_devices(
+    control: Control, info: RankInfo, device: torch.device, run_dir: Path | None, attempt: int
+) -> None:
+    """Collective. Rank 0 writes attempts/<k>/devices.json if the ranks compute on GPUs (the roll-call
+    has seen to it that all or none do)."""
+    told: list[Any] = control.all_gather(_mine(info, device))
+    if told[0] is None or not control.is_main or run_dir is None:
+        return
+    try:
+        write_devices(RunDir(run_dir), attempt, [RankDevice(**entry) for entry in told])
+    except OSError as error:
+        # The training does not need it.
+        logger.warning("which rank has which GPU could not be recorded: %s", error)
+
+
+def _mine(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
+    if device.type != "cuda":
+        return None
+    uuid = devices.unique_id(device) or "?"
+    gpu = _physical(uuid)
+    return asdict(
+        RankDevice(
+            rank=info.rank,
+            node_rank=info.node_rank,
+            host=socket.gethostname(),
+            visible_index=device.index or 0,
+            physical_index=None if gpu is None else gpu.number,
+            uuid=uuid if gpu is None else gpu.uuid,
+            name=torch.cuda.get_device_properties(device).name,
+            bus_id=None if gpu is None else gpu.bus_id,
+        )
+    )
+
+
+def _physical(uuid: str) -> Gpu | None:
+    """As the driver knows it: torch tells the UUID without its `GPU-` or `MIG-`."""
+    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return next((gpu for gpu in physical_gpus() if gpu.uuid.partition("-")[2] == bare), None)

@@ -1,0 +1,85 @@
+"""What a worker process does: open the model once, then batches in and results out, in their order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import nn
+
+from dist_train.checkpoint.memory import host
+from dist_train.distributed.nested import map_tensors
+from dist_train.distributed.transfer import to_device
+from dist_train.inference.parcel import pack, unpack
+
+Forward = Callable[[nn.Module, Any], Any]
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(connection: Connection, device: str, threads: int, parent: int | None) -> None:
+    """Answer until the other end is closed, which also a dead parent does.
+
+    First comes (model, forward or None), answered by ("ready",) or ("broken", traceback); then
+    (number, batch), each answered by ("done", number, result) or ("failed", number, what, traceback).
+
+    Args:
+        device: where the model computes.
+        threads: CPU threads of this process.
+        parent: its pid, where the kernel may be asked to end us with it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes us
+    if parent is not None and sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # Always reading: the parent may send a batch while we are sending a result.
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    try:
+        model, forward = _open(inbox.get(), device, threads)
+    except Exception:
+        connection.send_bytes(pack(("broken", traceback.format_exc())))
+        return
+    connection.send_bytes(pack(("ready",)))
+    while True:
+        connection.send_bytes(_answer(inbox.get(), model, forward, device))
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            inbox.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _open(parcel: bytes, device: str, threads: int) -> tuple[nn.Module, Forward]:
+    torch.set_num_threads(threads)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    model, forward = unpack(parcel)
+    return model.to(device).eval(), forward or _call
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    return model(batch)
+
+
+def _answer(parcel: bytes, model: nn.Module, forward: Forward, device: str) -> memoryview:
+    number: int = -1
+    try:
+        number, batch = unpack(parcel)
+        with torch.inference_mode():
+            result = map_tensors(forward(model, to_device(batch, device)), host)
+        return pack(("done", number, result))
+    except Exception as error:
+        return pack(("failed", number, f"{type(error).__name__}: {error}", traceback.format_exc()))

@@ -1,0 +1,105 @@
+"""One `dist-train predict`: a config's model with a checkpoint's weights, over inputs, into a file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dist_train.checkpoint.files import put_weights
+from dist_train.checkpoint.foreign import choose_weights
+from dist_train.config.load import load_config
+from dist_train.inference.inputs import Inputs, open_inputs
+from dist_train.inference.outputs import STDOUT, check_output, open_output
+from dist_train.inference.predictor import Predictor
+from dist_train.trainer.components import make_model
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is asked.
+
+    Args:
+        config: whose model.
+        weights: a checkpoint, a folder of them, or a weights file.
+        inputs: `evaluation`, `train`, a file, FILE:KEY, or a folder.
+        output: a new file, or `-`.
+        devices: one worker each; None chooses.
+        processes: CPU workers instead.
+        batch_size: samples per batch; None takes the config's.
+        entry: which part of a weights file.
+    """
+
+    config: Path
+    weights: Path
+    inputs: str
+    output: str
+    devices: list[str] | None = None
+    processes: int | None = None
+    batch_size: int | None = None
+    entry: str | None = None
+
+
+class InPrecision:
+    """The forward pass as the config's evaluation does it."""
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        """model(batch), in autocast for bf16."""
+        if self.precision == "fp32":
+            return model(batch)
+        device = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return model(batch)
+
+
+def predict(asked: Prediction) -> None:
+    """Do it; raises what is wrong, and then leaves no output behind."""
+    if asked.output != STDOUT:
+        check_output(Path(asked.output))
+    config = load_config(asked.config).config
+    model = make_model(config)
+    _load(asked, model)
+    inputs = open_inputs(asked.inputs, config)
+    began = time.monotonic()
+    forward = InPrecision(config.trainer.precision)
+    with Predictor(model, asked.devices, processes=asked.processes, forward=forward) as predictor:
+        if asked.devices is None and asked.processes is None and predictor.devices == ("cpu",):
+            logger.info("no GPU is visible: one process on the CPU (--processes N starts more)")
+        places = ", ".join(predictor.devices)
+        logger.info("%s samples of %s on %s", len(inputs), inputs.name, places)
+        with open_output(asked.output) as output:
+            size = asked.batch_size or config.data.batch_size
+            for result, (targets, rows) in _results(predictor, inputs, size):
+                output.add(result, targets, rows)
+    seconds = time.monotonic() - began
+    logger.info("wrote %s: %s rows in %.1f s", asked.output, len(inputs), seconds)
+
+
+def _results(predictor: Predictor, inputs: Inputs, size: int) -> Iterator[tuple[Any, tuple[Any, int]]]:
+    # What belongs to a batch and does not travel, by the batch's number; never more than are on their way.
+    beside: dict[int, tuple[Any, int]] = {}
+
+    def batches() -> Iterator[Any]:
+        for number, (batch, targets) in enumerate(inputs.batches(size)):
+            beside[number] = (targets, min(size, len(inputs) - number * size))
+            yield batch
+
+    for number, result in zip(count(), predictor.predict(batches()), strict=False):
+        yield result, beside.pop(number)
+
+
+def _load(asked: Prediction, model: nn.Module) -> None:
+    weights, path = choose_weights(asked.weights, asked.entry)
+    put_weights(weights, path, model)

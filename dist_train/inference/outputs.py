@@ -1,0 +1,213 @@
+"""Where results go: JSON lines, .npy or .safetensors; whole and in order, or not there at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from dist_train.checkpoint.memory import host
+from dist_train.checkpoint.storage import give_name, make_directory, remove_tree
+from dist_train.checkpoint.tensorfile import TensorFile
+from dist_train.errors import CheckpointWriteError, ConfigError
+
+SUFFIXES = (".jsonl", ".npy", ".safetensors")
+STDOUT = "-"
+
+
+class Output(ABC):
+    """Takes the results of one batch after another, in their order."""
+
+    @abstractmethod
+    def add(self, result: Any, targets: Any, count: int) -> None:
+        """Results of `count` samples; `targets` where the data has them."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """All have come."""
+
+
+class JsonLines(Output):
+    """One object per sample: index, output, and target where it is one number per sample."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._index = 0
+
+    def add(self, result: Any, targets: Any, count: int) -> None:
+        """A line for each sample."""
+        plain, truth = _plain(result, count), _numbers(targets, count)
+        for row in range(count):
+            record = {"index": self._index, "output": _row(plain, row)}
+            if truth is not None:
+                record["target"] = truth[row]
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._index += 1
+
+    def finish(self) -> None:
+        """Every line out."""
+        self._file.flush()
+
+
+class Arrays(Output):
+    """Kept in memory and written at the end: .npy for one tensor, .safetensors for named ones too."""
+
+    def __init__(self, file: IO[bytes], suffix: str) -> None:
+        self._file, self._suffix = file, suffix
+        self._parts: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, result: Any, targets: Any, count: int) -> None:
+        """Named tensors of `count` rows."""
+        named = _named(result)
+        if self._parts and named.keys() != self._parts.keys():
+            raise ConfigError(f"the model returned {_words(named)} here and {_words(self._parts)} before")
+        if self._suffix == ".npy" and list(named) != ["output"]:
+            raise ConfigError(
+                f"the model returns {_words(named)}, and a .npy file holds one array",
+                mend="--output with .safetensors or .jsonl",
+            )
+        for name, tensor in named.items():
+            if not tensor.shape or len(tensor) != count:
+                raise _no_rows(tuple(tensor.shape), count)
+            self._parts.setdefault(name, []).append(host(tensor))
+
+    def finish(self) -> None:
+        """Write them."""
+        whole = {name: _joined(name, parts) for name, parts in self._parts.items()}
+        if self._suffix == ".npy":
+            (only,) = whole.values()
+            # numpy has no bfloat16.
+            np.save(self._file, (only.float() if only.dtype == torch.bfloat16 else only).numpy())
+        else:
+            TensorFile(whole, {"format": "pt"}).write(lambda piece: _write(self._file, piece))
+
+
+@contextmanager
+def open_output(word: str) -> Iterator[Output]:
+    """The output for `--output`; it gets its name when the block ends well, and is gone when not.
+
+    Raises:
+        ConfigError: something is there already, or its name does not say which format.
+    """
+    if word == STDOUT:
+        lines = JsonLines(sys.stdout.buffer)
+        yield lines
+        lines.finish()
+        return
+    path = Path(word)
+    check_output(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        make_directory(path.parent)
+        with open(temporary, "xb") as file:
+            output: Output = JsonLines(file) if path.suffix == ".jsonl" else Arrays(file, path.suffix)
+            yield output
+            output.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        give_name(temporary, path)
+    except FileExistsError:
+        check_output(path)
+        raise
+    except OSError as error:
+        raise CheckpointWriteError(f"{path} could not be written: {error.strerror}") from error
+    finally:
+        remove_tree(temporary)
+
+
+def check_output(path: Path) -> None:
+    """Raise ConfigError where the file cannot be made."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(
+            f"--output {path}: its name does not say which format", mend=f"end it in {' or '.join(SUFFIXES)}"
+        )
+    if path.exists():
+        raise ConfigError(f"--output {path} exists already", mend="give another name, or remove it first")
+
+
+def _write(file: IO[bytes], piece: memoryview) -> None:
+    file.write(piece)
+
+
+def _named(result: Any) -> dict[str, torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return {"output": result}
+    items = dict(result) if isinstance(result, dict) else None
+    if isinstance(result, (list, tuple)):
+        names = getattr(result, "_fields", [str(number) for number in range(len(result))])
+        items = dict(zip(names, result, strict=True))
+    if items and all(isinstance(item, torch.Tensor) for item in items.values()):
+        return {str(name): item for name, item in items.items()}
+    raise ConfigError(
+        f"the model returns a {type(result).__name__}: neither a tensor nor tensors by name",
+        mend="--output with .jsonl",
+    )
+
+
+def _plain(value: Any, count: int) -> Any:
+    """Tensors as nested lists of `count` rows, checked."""
+    if isinstance(value, torch.Tensor):
+        if not value.shape or len(value) != count:
+            raise _no_rows(tuple(value.shape), count)
+        return _Rows(value.float().tolist() if value.is_floating_point() else value.tolist())
+    if isinstance(value, dict):
+        return {str(name): _plain(item, count) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, count) for item in value]
+    return value
+
+
+class _Rows(list[Any]):
+    """A tensor's rows, told from a list that the model has returned."""
+
+
+def _row(value: Any, row: int) -> Any:
+    if isinstance(value, _Rows):
+        return _json(value[row])
+    if isinstance(value, dict):
+        return {name: _row(item, row) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_row(item, row) for item in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    # JSON has no word for these.
+    return str(value) if isinstance(value, complex) or not math.isfinite(value) else value
+
+
+def _numbers(targets: Any, count: int) -> list[Any] | None:
+    if not isinstance(targets, torch.Tensor) or targets.shape != (count,):
+        return None
+    return [_json(item) for item in targets.tolist()]
+
+
+def _joined(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    shapes = {tuple(part.shape[1:]) for part in parts}
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"'{name}' has rows of {len(shapes)} shapes: {sorted(shapes)[:3]}", mend="--output with .jsonl"
+        )
+    return torch.cat(parts)
+
+
+def _no_rows(shape: tuple[int, ...], count: int) -> ConfigError:
+    return ConfigError(
+        f"the model returned shape {shape} for {count} samples",
+        cause="the first axis of what it returns must be the samples",
+    )
+
+
+def _words(names: Any) -> str:
+    return ", ".join(map(str, names))

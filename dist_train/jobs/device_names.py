@@ -1,0 +1,26 @@
+"""Names of devices as people write them: `cuda:0`, and what was meant by `cuda: 0`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+_TYPES = ("cpu", "cuda", "meta", "mps", "xpu", "hpu")
+# What other tools call the same thing.
+_OTHER_WORDS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
+
+
+def nearest_device_name(text: str) -> str:
+    """The right name that is nearest to a wrong one: `cuda:0` for `cuda: 0`, `CUDA:0`, `gpu0`, `cuda 0`."""
+    word = text.strip().lower()
+    kind = re.match(r"[a-z]*", word)
+    name = _nearest_type(kind.group() if kind else "")
+    number = re.search(r"\d+", word)
+    return name if number is None or name == "cpu" else f"{name}:{int(number.group())}"
+
+
+def _nearest_type(word: str) -> str:
+    if word in _OTHER_WORDS:
+        return _OTHER_WORDS[word]
+    near = difflib.get_close_matches(word, _TYPES, n=1, cutoff=0.5)
+    return near[0] if near else "cuda"

@@ -1,0 +1,44 @@
+"""Moving what you have to another device: `.to`, `.cuda(1)`, `copy_`.
+
+python moving_tensors.py
+
+The traps: `model.to(device)` moves the model, `x.to(device)` gives back a copy and leaves x where it was;
+a batch is seldom one tensor, and a list or a dict has no `.to`. `dt.to_device` takes a batch of any
+shape and gives back the moved one. `copy_` writes into a tensor that exists, across devices too, and
+makes the two shapes agree by broadcasting: one number fills them all.
+"""
+
+from typing import Any
+
+import torch
+
+import dist_train as dt
+
+
+def tutorial(batch: dict[str, Any], device: str) -> dict[str, Any]:
+    """The line as it is written for a model, written for a batch."""
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            value.to(device)
+    return batch
+
+
+def ours(batch: dict[str, Any], device: str) -> dict[str, Any]:
+    """Nested as it is, all of it."""
+    return dt.to_device(batch, device)
+
+
+def devices(value: Any) -> set[str]:
+    """The devices of all tensors in it."""
+    if isinstance(value, torch.Tensor):
+        return {value.device.type}
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return {kind for item in inner for kind in devices(item)}
+
+
+if __name__ == "__main__":
+    images = {"image": torch.zeros(2, 3), "boxes": [torch.zeros(1, 4), torch.zeros(5, 4)], "name": "two"}
+    # `meta` knows shapes alone; it stands here for a GPU.
+    target = "cuda:0" if torch.cuda.is_available() else "meta"
+    for form in (tutorial, ours):
+        print(f"{form.__name__ + ':':10}wanted on {target}, is on {sorted(devices(form(images, target)))}")

@@ -1,0 +1,55 @@
+"""`init_method="file:///shared/file"`: the file that the last run left behind.
+
+python shared_file_init.py
+
+The trap: the file must not exist, and only a run that ends well removes it. After a crash the next run
+reads the dead run's addresses in it and tries to call them until its time is over. `dt.init` knows a
+file of a dead run by the mark in it and says which one to remove; under `dist-train launch
+--init-method file:///shared/file` there is nothing to remove: each attempt has a file of its own.
+"""
+
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import torch.distributed as torch_dist
+
+import dist_train as dt
+
+FIRST_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+
+
+def crashed_run(file: Path) -> None:
+    """What two processes write when they meet in the file; then the power fails."""
+    store = torch_dist.FileStore(str(file), 2)
+    for rank in range(2):
+        store.set(f"0/{rank}", "an address where nobody is any more")
+    content = file.read_bytes()
+    del store
+    file.write_bytes(content)
+
+
+def tutorial(file: Path, timeout_s: float) -> None:
+    """As it is written, except for the time that it waits."""
+    torch_dist.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=0, world_size=2, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def ours(file: Path, timeout_s: float) -> None:
+    """Who this is stands in the environment, where launchers put it."""
+    with mock.patch.dict(os.environ, FIRST_OF_TWO):
+        dt.init(init_method=f"file://{file}", timeout_s=timeout_s).close()
+
+
+if __name__ == "__main__":
+    for form in (tutorial, ours):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "meeting"
+            crashed_run(file)
+            try:
+                form(file, timeout_s=3)
+            except Exception as error:
+                print(f"{form.__name__}: {type(error).__name__}: {error}")

@@ -1,0 +1,193 @@
+"""Errors that everybody meets, each with the words of its mend: raised by torch itself where a CPU can
+(`meta` stands for the other device), else with the text that torch has in its sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dist_train.agent import mends, unlike_devices
+from dist_train.agent.mends import TABLE, mend_of
+
+META = torch.device("meta")
+Situation = Callable[[], Any]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+        self.head = nn.Linear(2, 1)
+        self.scale: Any = None
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        hidden = self.body(batch["image"])
+        if self.scale is not None:
+            hidden = hidden * self.scale
+        return self.head(hidden)
+
+
+def part_left_behind() -> Any:
+    model = Net().to(META)
+    model.head.to_empty(device="cpu")
+    return model({"image": torch.zeros(1, 2, device=META)})
+
+
+def batch_left_behind() -> Any:
+    return Net().to(META)({"image": torch.zeros(1, 2)})
+
+
+def batch_left_behind_of_a_wrapped_model() -> Any:
+    return nn.DataParallel(torch.compile(Net().to(META), backend="eager"))({"image": torch.zeros(1, 2)})
+
+
+def plain_attribute() -> Any:
+    model = Net()
+    model.scale = torch.ones(2, device=META)
+    return model({"image": torch.zeros(1, 2)})
+
+
+def target_left_behind() -> Any:
+    output = torch.zeros(3, 2, device=META)
+    target = torch.zeros(3, 2)
+    return nn.functional.mse_loss(output, target)
+
+
+@pytest.mark.parametrize(
+    ("situation", "words"),
+    [
+        (
+            part_left_behind,
+            "parameter or buffer 'head.weight', 'head.bias' of Net are on cpu, the rest on meta",
+        ),
+        (batch_left_behind, "argument \"batch['image']\" of Net.forward is on cpu, its parameters on meta"),
+        (batch_left_behind_of_a_wrapped_model, "argument \"batch['image']\" of Net.forward is on cpu"),
+        (plain_attribute, "attribute 'scale' of Net is on meta, its parameters on cpu: self.register_buffer"),
+        (target_left_behind, "in target_left_behind, 'target' is on cpu, 'output' is on meta"),
+        (lambda: torch.device("cuda: 0"), "did you mean 'cuda:0'?"),
+        (lambda: torch.zeros(1).to("gpu:1"), "did you mean 'cuda'?"),
+        (lambda: torch.zeros(1).to(""), "did you mean 'cuda'?"),
+    ],
+)
+def test_what_torch_raises(situation: Situation, words: str) -> None:
+    with pytest.raises(Exception) as raised:
+        situation()
+    assert words in str(mend_of(raised.value)), raised.value
+
+
+@pytest.mark.parametrize(
+    ("situation", "text", "words"),
+    [
+        (
+            "cpu and cuda",
+            "Expected all tensors to be on the same device, but found at least two",
+            "dt.to_device",
+        ),
+        (
+            "a float on the CPU, weights on the GPU",
+            "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+            "dt.to_device",
+        ),
+        (
+            "cuda:7 of 2",
+            "CUDA error: invalid device ordinal",
+            "2 GPU(s) are visible to this process (cuda:0 to",
+        ),
+        ("CPU build", "Torch not compiled with CUDA enabled", "x.to(run.device) in place of .cuda()"),
+        ("no driver", "Found no NVIDIA driver on your system.", "x.to(run.device)"),
+        ("CUDA_VISIBLE_DEVICES=''", "No CUDA GPUs are available", "--device cpu"),
+        (
+            "CUDA in a forked worker",
+            "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing",
+            "by spawn",
+        ),
+        (
+            "the kernel killed a loader worker",
+            "DataLoader worker (pid 17) is killed by signal: Killed. ",
+            "out of memory, or of /dev/shm (0.06 GiB in all",
+        ),
+        ("a loader worker left", "DataLoader worker (pid(s) 17) exited unexpectedly", "data.workers"),
+        (
+            "Docker's 64 MiB",
+            "DataLoader worker (pid 17) is killed by signal: Bus error. It is possible that",
+            "/dev/shm is full (0.06 GiB in all): a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi",
+        ),
+        (
+            "a full /dev/shm",
+            "unable to write to file </torch_12_3_0>: No space left on device (28)",
+            "/dev/shm",
+        ),
+        ("a full GPU", "CUDA out of memory. Tried to allocate 2.00 GiB", "trainer.accumulate=2"),
+    ],
+)
+def test_what_torch_says_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, situation: str, text: str, words: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(mends, "shared_memory_bytes", lambda: 64 << 20)
+    assert words in str(mend_of(RuntimeError(text))), situation
+
+
+def test_the_cause_of_an_error_is_looked_at_too() -> None:
+    error = RuntimeError("the loader failed")
+    error.__cause__ = RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")
+    assert "/dev/shm" in str(mend_of(error))
+
+
+def test_every_row_of_the_table_is_met() -> None:
+    """A row without a situation above would be a guess."""
+    above = {name for name in globals() if name.startswith("test_what")}
+    marks = [mark for name in above for mark in globals()[name].pytestmark if mark.name == "parametrize"]
+    texts = [row[1] for mark in marks for row in mark.args[1] if len(row) == 3]
+    met = {row[0] for mark in marks for row in mark.args[1] if len(row) == 2}
+    for situation in met:
+        with pytest.raises(Exception) as raised:
+            situation()
+        texts.append(str(raised.value))
+    unmet = [pattern for pattern, _ in TABLE if not any(re.search(pattern, text) for text in texts)]
+    assert unmet == [r"parameters and buffers on device .* but found one of them on"]  # needs two GPUs
+
+
+def test_other_errors_are_left_alone_and_a_broken_table_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mend_of(ValueError("the true cause")) is None
+
+    def broken(error: BaseException) -> str:
+        raise OSError("no /proc here")
+
+    monkeypatch.setattr(unlike_devices, "explain", broken)
+    assert mend_of(RuntimeError("Expected all tensors to be on the same device")) is None
+
+
+def test_a_model_spread_over_gpus_names_the_part_whose_input_was_not_moved() -> None:
+    """The real one needs two GPUs; the tensors here only say where they would be."""
+
+    class Part:
+        def __init__(self, name: str, number: int) -> None:
+            self.name, self.weight = name, SimpleNamespace(device=torch.device("cuda", number))
+
+        def named_parameters(self) -> Any:
+            return [(f"{self.name}.weight", self.weight)]
+
+        def named_buffers(self) -> Any:
+            return []
+
+        def forward(self, x: torch.Tensor) -> None: ...
+
+    first, second = Part("a", 0), Part("b", 1)
+    model = SimpleNamespace(
+        named_parameters=lambda: [*first.named_parameters(), *second.named_parameters()],
+        named_buffers=list,
+        named_modules=lambda: [("a", first), ("b", second)],
+    )
+    hidden = torch.zeros(1, device=META)  # stands for cuda:0
+    outer: Any = SimpleNamespace(f_locals={"self": model})
+    inner: Any = SimpleNamespace(f_locals={"self": second, "args": (hidden,), "kwargs": {}})
+    assert unlike_devices._in_model(outer, inner) == (
+        "the input of 'b' (Part) is on meta, its parameters on cuda:1: x = x.to('cuda:1') in front of it"
+    )

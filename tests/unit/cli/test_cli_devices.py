@@ -1,0 +1,185 @@
+"""`dist-train devices` and `--gpus` of launch. The GPUs are made up: this machine may have none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DIGITS, Command
+
+from dist_train.cli import devices, gpu_choice, resume
+from dist_train.cli.runs import open_run
+from dist_train.jobs.gpus import Gpu, GpuProcess, Inventory
+from dist_train.rundir.devices import RankDevice, write_devices
+
+GIB = 1 << 30
+MACHINE = [
+    Gpu(0, "GPU-aa", "H100", 40 * GIB, 80 * GIB, "3B", 97, (GpuProcess(17, "ann", 39 * GIB),)),
+    Gpu(1, "GPU-bb", "H100", 0, 80 * GIB, "86", 0),
+    Gpu(2, "GPU-cc", "H100", 8 * GIB, 80 * GIB, "AF", 0),
+    Gpu(3, "GPU-dd", "H100", 0, 80 * GIB, "D8", 0),
+]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "inventory", lambda: Inventory(tuple(MACHINE)))
+    monkeypatch.setattr(gpu_choice, "visible_gpus", lambda: list(MACHINE))
+    return MACHINE
+
+
+def test_a_machine_without_a_gpu_says_so_and_what_it_has(
+    dist_train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "inventory", lambda: Inventory(reason="no driver"))
+    said = dist_train("gpus")
+    assert said.code == 0
+    assert said.out.startswith("no GPU: no driver\n")
+    assert {line.split()[0] for line in said.out.splitlines()[2:]} == {"cores", "memory", "/dev/shm"}
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_table_has_a_line_for_each_gpu(dist_train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    lines = dist_train("devices").out.splitlines()
+    assert lines[0].split() == ["#", "GPU", "name", "memory", "load", "processes", "UUID", "PCI", "bus"]
+    first = "1  0    H100  40.0 GiB of 80.0 GiB  97 %  17 ann 39.0 GiB  GPU-aa  3B"
+    assert lines[1] == first  # GPU 0 is number 1 to this process
+    assert [line.split()[0] for line in lines[1:5]] == ["1", "-", "0", "-"]
+    assert lines[5] == "2 of 4 hidden by CUDA_VISIBLE_DEVICES"
+
+
+@pytest.mark.usefixtures("machine")
+def test_json(dist_train: Command) -> None:
+    record = json.loads(dist_train("devices", "--json").out)
+    assert record["schema_version"] == 1
+    assert record["gpus"][0] == {
+        "index": 0,
+        "slice": None,
+        "uuid": "GPU-aa",
+        "name": "H100",
+        "bus_id": "3B",
+        "memory_used": 40 * GIB,
+        "memory_total": 80 * GIB,
+        "utilisation": 97,
+        "processes": [{"pid": 17, "owner": "ann", "memory_used": 39 * GIB}],
+        "visible_index": 0,
+    }
+    assert record["cores"]["amount"] >= 1
+
+
+def plan(dist_train: Command, *words: object) -> tuple[list[dict[str, str]], str]:
+    """Each node's environment in the plan of a launch, and what was said."""
+    said = dist_train("launch", "--dry-run", *words, DIGITS)
+    assert said.code == 0, said
+    nodes: list[dict[str, Any]] = json.loads(said.out)["nodes"]
+    return [node["env"] for node in nodes], said.err
+
+
+@pytest.mark.usefixtures("machine")
+def test_gpus_are_given_by_uuid_in_the_order_named(dist_train: Command) -> None:
+    (environ,), said = plan(dist_train, "--gpus", "3,0")
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-dd,GPU-aa"
+    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environ["DIST_TRAIN_NPROC_PER_NODE"] == "2"
+    assert "--gpus 3,0: GPU 3 (GPU-dd), GPU 0 (GPU-aa)" in said
+
+
+@pytest.mark.usefixtures("machine")
+def test_auto_takes_idle_ones_and_says_why(dist_train: Command) -> None:
+    (environ,), said = plan(dist_train, "--gpus", "auto", "--gpus-per-node", 2)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-bb,GPU-dd"
+    assert "GPU 1 (0 processes, 0 % of memory, 0 % busy)" in said
+    assert "left alone: GPU 0 (1 process, 50 % of memory, 97 % busy)" in said
+
+
+@pytest.mark.usefixtures("machine")
+def test_simulated_nodes_share_them_out(dist_train: Command) -> None:
+    nodes, _ = plan(dist_train, "--nodes", 2, "--gpus", "0,1,2,3")
+    assert [node["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["GPU-aa,GPU-bb", "GPU-cc,GPU-dd"]
+    nodes, _ = plan(dist_train, "--nodes", 2, "--gpus", "auto")
+    assert [node["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["GPU-bb,GPU-dd", "GPU-cc,GPU-aa"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_one_process_may_see_several_and_that_is_said(dist_train: Command) -> None:
+    (environ,), said = plan(dist_train, "--gpus", "0,1,2", "--gpus-per-node", 1)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-aa,GPU-bb,GPU-cc"
+    assert environ["DIST_TRAIN_NPROC_PER_NODE"] == "1"
+    assert "3 GPUs for 1 process(es) of a node" in said
+
+
+@pytest.mark.usefixtures("machine")
+def test_without_gpus_the_first_are_taken_and_that_is_said(dist_train: Command) -> None:
+    (environ,), said = plan(dist_train, "--gpus-per-node", 3)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-aa,GPU-bb,GPU-cc"
+    assert "GPUs: the first 3 of 4 visible" in said
+    _, said = plan(dist_train)
+    assert "visible" not in said
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--gpus", "0,3", "--gpus-per-node", 4], 78, "4 GPUs are needed, it names 2"),
+        (["--gpus", "auto", "--nodes", 3, "--gpus-per-node", 2], 78, "6 GPUs are needed, 4 are visible here"),
+        (["--gpus", "0,1,2", "--nodes", 2], 78, "3 GPUs cannot be shared out evenly to 2 nodes"),
+        (["--gpus", "auto", "--nodes", 5], 78, "5 GPUs are needed, one for each node, and it gives 4"),
+        (
+            ["--nodes", 2, "--gpus-per-node", 4],
+            78,
+            "8 GPUs were asked for (2 node(s) x 4), 4 are visible here",
+        ),
+        (["--gpus", "0,9"], 78, "there is no GPU 9"),
+        (["--gpus", "0", "--device", "cpu"], 2, "--gpus 0 contradicts --device cpu"),
+        (["--gpus", "0", "--launcher", "slurm"], 2, "which gives each node its GPUs"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    dist_train: Command, here: Path, words: list[object], code: int, told: str
+) -> None:
+    said = dist_train("launch", "--dry-run", *words, DIGITS)
+    assert (said.code, told in said.err) == (code, True), said
+    assert not list(here.iterdir())
+
+
+def test_resume_gives_a_process_as_many_gpus_as_before(
+    make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("a-1", procs_per_node=1, device="cuda", gpus=("GPU-cc", "GPU-aa")).began().finished(3)
+    monkeypatch.setattr(resume, "visible_gpus", lambda: list(MACHINE))
+    opened = open_run("a-1")
+    assert resume.changed_spec(opened, resume.Changes())[0].gpus == ("GPU-cc", "GPU-aa")
+    wider = resume.changed_spec(opened, resume.Changes(gpus_per_node=2))[0]
+    assert wider.gpus == ("GPU-cc", "GPU-aa", "GPU-bb", "GPU-dd")
+
+
+def test_status_shows_which_rank_has_which_gpu(dist_train: Command, make_run: Callable[..., Any]) -> None:
+    made = make_run("a-1", nodes=2, device="cuda", gpus=("GPU-cc", "GPU-aa")).began()
+    given = dist_train("status", "a-1").out
+    assert "devices     node 0 was given GPU-cc\n            node 1 was given GPU-aa\n" in given
+    told = [
+        RankDevice(0, 0, "n0", 0, "2", "GPU-cc", "H100"),
+        RankDevice(1, 1, "n1", 0, None, "GPU-aa", "H100"),
+    ]
+    write_devices(made.run, 0, told)
+    lines = dist_train("status", "a-1").out.splitlines()
+    assert "devices     rank 0 on n0: cuda:0 = GPU 2, GPU-cc, H100" in lines
+    assert "            rank 1 on n1: cuda:0 = GPU ?, GPU-aa, H100" in lines
+    record = json.loads(dist_train("status", "a-1", "--json").out)["devices"]
+    assert [(d["rank"], d["visible_index"], d["physical_index"]) for d in record] == [
+        (0, 0, "2"),
+        (1, 0, None),
+    ]
+
+
+def test_status_of_a_run_on_cpu_says_nothing_of_gpus(
+    dist_train: Command, make_run: Callable[..., Any]
+) -> None:
+    make_run("a-1").began()
+    assert "devices" not in dist_train("status", "a-1").out

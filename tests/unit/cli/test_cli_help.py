@@ -1,0 +1,80 @@
+"""--help: grouped, with examples that can be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from dist_train.cli.arguments import option_groups
+from dist_train.cli.main import GROUPS, VERBS, Verbs, cli
+from dist_train.cli.verb import examples
+
+
+def test_verbs_stand_below_the_heading_of_what_they_are_for(dist_train: Any) -> None:
+    lines = dist_train("--help").out.splitlines()
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", *(f"{title}:" for title in GROUPS), "Examples:"]
+    told = [
+        line.split()[0] for line in lines[lines.index("Begin:") : lines.index("Examples:")] if line[:1] == " "
+    ]
+    assert sorted(told) == sorted(VERBS)
+    assert told.index("init") < told.index("launch") < told.index("status") < told.index("completion")
+
+
+def test_no_heading_names_a_verb_that_is_not_there() -> None:
+    assert [verb for verbs in GROUPS.values() for verb in verbs if verb not in VERBS] == []
+
+
+def test_a_verb_without_a_heading_is_still_shown(dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "new", ("nowhere", "A verb that no heading names."))
+    said = dist_train("--help")
+    assert "Others:\n  new         A verb that no heading names.\n" in said.out
+
+
+def test_options_of_launch_stand_in_groups_and_the_launchers_say_whose_they_are(dist_train: Any) -> None:
+    said = dist_train("launch", "--help").out
+    places = [said.index(f"\n{title}:\n") for title in ("Where", "Size", "Run", "Failures")]
+    places += [
+        said.index(f"\n{name.capitalize()} (with --launcher {name}):\n") for name in ("slurm", "kubernetes")
+    ]
+    assert places == sorted(places)
+    assert said.index("\nExamples:\n") > places[-1]
+
+
+def test_no_option_shows_the_name_of_a_python_type() -> None:
+    context = click.Context(click.Command("launch"))
+    shown = [option.get_help_record(context) for group in option_groups() for option in group.options]
+    assert [record[0] for record in shown if record is not None and " TEXT" in record[0]] == []
+    assert [record[0] for record in shown if record is not None and "RANGE" in record[0]] == []
+
+
+def all_verbs() -> Iterator[tuple[str, click.Command]]:
+    """Every verb that --help shows, `dist-train` itself included."""
+    yield "", cli
+    assert isinstance(cli, Verbs)
+    for name in VERBS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        yield name, command
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [pytest.param(*one, id=one[0] or "dist-train") for one in all_verbs()]
+)
+def test_every_verb_ends_with_examples_that_fit_on_a_screen(name: str, command: click.Command) -> None:
+    shown = command.get_help(click.Context(command, info_name=name)).splitlines()
+    found = [line for line in shown if "dist-train " in line and line.startswith("  ")]
+    assert found, f"{name} --help shows no example"
+    assert [line for line in found if len(line) > 102] == []
+
+
+def test_reasons_stand_below_each_other_and_commands_are_left_as_they_are() -> None:
+    assert examples("a b  # one", "a long one", "a  # two").splitlines() == [
+        "a b  # one",
+        "a long one",
+        "a    # two",
+    ]
+    assert examples("echo $?") == "echo $?"

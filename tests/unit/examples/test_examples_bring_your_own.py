@@ -1,0 +1,99 @@
+"""Bring your own script: how many lines change, and what they bring; each stage is a file."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+from example_runs import EXAMPLES, on_ranks
+from safetensors.torch import load_file
+
+from dist_train.checkpoint.hashing import weights_hash
+from dist_train.rundir.metrics import read_metrics
+from dist_train.testing.ranks import RanksFailed
+
+FOLDER = EXAMPLES / "bring_your_own_script"
+STEPS = 12 * 10  # 12 epochs of ceil(600 / 64)
+
+
+def code_lines(name: str) -> list[str]:
+    """The file's lines of code: without comments, blank lines and its docstring."""
+    text = (FOLDER / name).read_text().split('"""', 2)[2]
+    words = tokenize.generate_tokens(io.StringIO(text).readline)
+    rows: dict[int, str] = {}
+    lines = text.splitlines()
+    for word in words:
+        if word.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER):
+            for row in range(word.start[0], word.end[0] + 1):
+                rows[row] = lines[row - 1].partition("  #")[0].rstrip()
+    return [row for _, row in sorted(rows.items()) if row]
+
+
+def changes(old: str, new: str) -> tuple[int, int]:
+    """(lines that went, lines that came)."""
+    words = [line[:2] for line in difflib.ndiff(code_lines(old), code_lines(new))]
+    return words.count("- "), words.count("+ ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gone", "come"),
+    [
+        ("before.py", "after.py", 5, 5),  # five changed
+        ("after.py", "resumable.py", 1, 4),  # four more, one of them in the place of another
+        ("resumable.py", "watched.py", 1, 6),  # five more, and the step gets a name
+    ],
+)
+def test_the_lines_that_change_are_counted(old: str, new: str, gone: int, come: int) -> None:
+    assert changes(old, new) == (gone, come)
+
+
+def test_the_numbers_in_the_files_are_those_of_the_changed_lines() -> None:
+    for name, count in (("after.py", 5), ("resumable.py", 4), ("watched.py", 5)):
+        comments = re.findall(r"  # (\d)", (FOLDER / name).read_text())
+        assert comments == [str(n + 1) for n in range(count)], name
+
+
+def weights(folder: Path) -> str:
+    return weights_hash(load_file(folder / "spirals.safetensors"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights that two ranks of after.py end with; made once."""
+    place = tmp_path_factory.mktemp("after")
+    with contextlib.chdir(place):
+        on_ranks(2, FOLDER / "after.py", (), place)
+    return weights(place)
+
+
+def test_killed_and_resumed_it_ends_with_the_weights_of_the_undisturbed_loop(
+    folder: Path, undisturbed: str
+) -> None:
+    with pytest.raises(RanksFailed, match="SIGKILL"):
+        on_ranks(2, FOLDER / "resumable.py", (), folder / "run", kill=(1, 75))
+    assert not (folder / "spirals.safetensors").exists()
+    on_ranks(2, FOLDER / "resumable.py", (), folder / "run", attempt=1)
+    assert weights(folder) == undisturbed
+    committed = sorted(path.name for path in (folder / "run" / "checkpoints").glob("step-*"))
+    assert committed[-1] == f"step-{STEPS:08d}"
+
+
+def test_watched_it_writes_metrics_and_ends_with_the_same_weights(folder: Path, undisturbed: str) -> None:
+    (folder / "run").mkdir()
+    on_ranks(2, FOLDER / "watched.py", (), folder / "run")
+    assert weights(folder) == undisturbed
+    records = read_metrics(folder / "run" / "metrics.jsonl")
+    assert [record["step"] for record in records] == list(range(1, STEPS + 1))
+    assert records[-1]["epoch"] == 11
+    assert records[-1]["loss"] < records[0]["loss"]

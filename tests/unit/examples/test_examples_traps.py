@@ -1,0 +1,177 @@
+"""Each trap of the tutorials: one assertion that our form holds and the tutorial's own form breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from example_runs import load_example
+from torch.utils.data import TensorDataset
+
+from dist_train.errors import ConfigError
+from dist_train.models.convnet import ConvNet
+
+
+def trapped(check: Callable[[], object]) -> None:
+    """The same assertion, on the tutorial's form: it must be violated."""
+    with pytest.raises(AssertionError):
+        check()
+
+
+def test_a_wanted_gpu_is_a_gpu_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # a broken driver
+    file = load_example("from_tutorials/pick_a_gpu.py")
+
+    def check(form: Callable[[str], torch.device]) -> None:
+        try:
+            device = form("cuda")
+        except ConfigError:
+            return
+        assert device.type == "cuda"
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+    assert file.ours("auto").type == "cpu"
+    with pytest.raises(ConfigError, match="did you mean 'cuda:0'"):
+        file.named("cuda: 0")
+
+
+@pytest.mark.parametrize(("n", "processes"), [(7, 2), (8, 2), (5, 3), (1, 2)])
+def test_every_epoch_has_its_own_order(n: int, processes: int) -> None:
+    file = load_example("from_tutorials/samplers.py")
+    if n > 1:
+
+        def check(orders: list[list[list[int]]]) -> None:
+            assert len({str(order) for order in orders}) > 1
+
+        check(file.ours(n, processes, epochs=5))
+        trapped(lambda: check(file.tutorial(n, processes, epochs=5)))
+
+
+@pytest.mark.parametrize(("n", "processes"), [(7, 2), (5, 3), (1, 2)])
+def test_each_sample_counts_once(n: int, processes: int) -> None:
+    file = load_example("from_tutorials/samplers.py")
+
+    def check(orders: list[list[list[int]]]) -> None:
+        for epoch in orders:
+            assert sorted(sample for samples in epoch for sample in samples) == list(range(n))
+
+    check(file.ours(n, processes, epochs=2, shuffle=False))
+    trapped(lambda: check(file.tutorial(n, processes, epochs=2, shuffle=False)))
+
+
+def test_what_flows_between_the_halves_of_a_model_moves_too() -> None:
+    file = load_example("from_tutorials/split_a_model.py")
+
+    def check(form: Callable[[str, str], torch.Tensor]) -> None:
+        for halves in (("cpu", "meta"), ("cpu", "cpu")):
+            try:
+                loss = form(*halves)
+            except RuntimeError as error:
+                raise AssertionError(str(error)) from None
+            assert (loss.device.type, loss.requires_grad) == (halves[1], True)
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+
+
+def test_only_the_prefix_at_the_front_goes(tmp_path: Path) -> None:
+    file = load_example("from_tutorials/save_and_load.py")
+    trained = file.Net()
+    file.saved_by_others(trained, tmp_path / "weights")
+
+    def check(form: Callable[..., None]) -> None:
+        loaded = file.Net()
+        form(tmp_path / "weights", loaded)
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), trained.parameters(), strict=True))
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+
+
+def test_a_script_that_pins_runs_without_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = load_example("from_tutorials/pinned_memory.py")
+    data = TensorDataset(torch.arange(5.0))
+
+    def check(form: Callable[..., list[torch.Tensor]]) -> None:
+        try:
+            batches = form(data, torch.device("cpu"))
+        except RuntimeError as error:
+            raise AssertionError(str(error)) from None
+        assert torch.equal(torch.cat(batches), torch.arange(5.0))
+
+    check(file.ours)
+    if not torch.cuda.is_available():
+        trapped(lambda: check(file.tutorial))
+
+
+def test_the_whole_batch_moves() -> None:
+    file = load_example("from_tutorials/moving_tensors.py")
+
+    def check(form: Callable[..., dict[str, object]]) -> None:
+        batch = {"x": torch.zeros(2), "nested": [torch.zeros(1), {"y": torch.zeros(3)}], "name": "a"}
+        moved = form(batch, "meta")
+        assert file.devices(moved) == {"meta"}
+        assert moved["name"] == "a"
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+
+
+def test_a_process_knows_its_place_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    file = load_example("from_tutorials/old_launch.py")
+
+    def check(form: Callable[[list[str]], int], words: list[str]) -> None:
+        assert form(words) == 1
+
+    check(file.ours, [])
+    check(file.tutorial, ["--local_rank=1"])  # what dist-train hands over
+    trapped(lambda: check(file.tutorial, []))  # what torchrun does
+
+
+def test_who_is_missing_is_named() -> None:
+    file = load_example("from_tutorials/tcp_init.py")
+
+    def check(form: Callable[[int, float], None]) -> None:
+        with pytest.raises(Exception) as caught:
+            form(file.free_port(), 1)
+        assert "rank 1" in str(caught.value)
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+
+
+@pytest.mark.proof  # both forms wait some seconds
+def test_a_file_of_a_dead_run_is_named_with_the_way_out(tmp_path: Path) -> None:
+    file = load_example("from_tutorials/shared_file_init.py")
+
+    def check(form: Callable[[Path, float], None]) -> None:
+        meeting = tmp_path / form.__name__
+        file.crashed_run(meeting)
+        with pytest.raises(Exception) as caught:
+            form(meeting, 1)
+        assert f"rm {meeting}" in str(caught.value)
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
+
+
+@pytest.mark.proof  # two workers import torch
+def test_inference_is_in_order_without_dropout_and_without_graphs() -> None:
+    file = load_example("from_tutorials/inference_on_a_card.py")
+    model, batches = ConvNet(dropout=0.5), list(torch.rand(6, 4, 1, 8, 8))
+
+    def check(form: Callable[..., list[torch.Tensor]]) -> None:
+        results = form(model.train(), batches, ["cpu", "cpu"])
+        assert not any(result.requires_grad for result in results)
+        for result, wanted in zip(results, file.expected(model, batches), strict=True):
+            assert torch.allclose(result, wanted, atol=1e-5)
+
+    check(file.ours)
+    trapped(lambda: check(file.tutorial))
