@@ -72,7 +72,7 @@ def _choose(record: Mapping[str, Any], label: str) -> str | None:
     """The key of the weights; None where the record itself is a state dict."""
     holding = [str(key) for key, value in record.items() if _holds(value)]
     known = [key for key in KNOWN if key in holding]
-    if known:
+    if len(known) == 1:
         return known[0]
     if not holding and is_state_dict(record):
         return None

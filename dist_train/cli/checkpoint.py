@@ -32,7 +32,7 @@ _HEADS = ("STEP", "EPOCH", "SIZE", "AGE", "RANKS", "ATTEMPT", "SCORE", "")
     ),
 )
 def checkpoint() -> None:
-    """List, verify and show checkpoints; take weights in from other tools and out to them."""
+    """List, verify and show checkpoints; take weights in from other tools, and out to them."""
 
 
 @checkpoint.command("list", context_settings=SPELLINGS)

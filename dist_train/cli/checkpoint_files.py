@@ -66,8 +66,7 @@ def import_(file: str, out: str | None, entry: str | None, keep_names: bool, as_
 @_entry
 @json_option
 def export(source: str, out: str, step: int | None, best: bool, entry: str | None, as_json: bool) -> int:
-    """Write a model's weights as one file, read it back and compare it by hash.
-    """
+    """Write a model's weights as one file, read it back and compare it by hash."""
     target = Path(out)
     if target.suffix not in (SAFETENSORS, *_TORCH):
         raise UsageError(

@@ -54,6 +54,7 @@ def _holds_checkpoints(path: Path) -> bool:
 
 
 def checkpoint_of_step(folder: Path, step: int) -> Path:
+    """The checkpoint of that step in a folder; NotFoundError names those that are there."""
     path = folder / f"step-{step:08d}"
     if path.is_dir():
         return path
@@ -79,6 +80,7 @@ def best_rule(run: str) -> tuple[str, int] | None:
 
 
 def best_steps(found: Iterable[dict[str, Any]], rule: tuple[str, int] | None) -> set[int]:
+    """Steps of the best, by their scores and (mode, how many); none without a rule."""
     if rule is None:
         return set()
     mode, count = rule

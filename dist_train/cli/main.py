@@ -25,7 +25,7 @@ VERBS = {
     "logs": ("dist_train.cli.logs", "Print a run's log, by rank and attempt."),
     "cancel": ("dist_train.cli.cancel", "End a run: it saves, stops and stays ended."),
     "list": ("dist_train.cli.list", "List the runs."),
-    "checkpoint": ("dist_train.cli.checkpoint", "List, verify and show checkpoints."),
+    "checkpoint": ("dist_train.cli.checkpoint", "List, verify, show, import and export checkpoints."),
     "predict": ("dist_train.cli.predict", "Run a trained model over data, one process per device."),
     "config": ("dist_train.cli.config", "Show, check and describe configs."),
     "env": ("dist_train.cli.env", "Show what this process's environment says of its rank."),

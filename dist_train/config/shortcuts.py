@@ -8,6 +8,7 @@ from collections.abc import Mapping
 SHORTCUTS: Mapping[str, Mapping[str, str]] = {
     "model": {
         "convnet": "dist_train.models.convnet:ConvNet",
+        "pretrained": "dist_train.trainer.pretrained:pretrained",
         "transformer": "dist_train.models.transformer:ByteTransformer",
     },
     "task": {},

@@ -76,7 +76,9 @@ class IdxImages(Dataset[Sample]):
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """One IDX file of unsigned bytes: two zero bytes, type, number of dimensions, sizes (u32, big-endian), data.
+    """The values of one IDX file of unsigned bytes.
+
+    It begins with two zero bytes, the type, the number of dimensions, and their sizes (u32, big-endian).
 
     Args:
         path: the file; `.gz` is opened as such.
@@ -99,7 +101,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     sizes = struct.unpack(f">{count}I", raw[4:start])
     if len(raw) - start != math.prod(sizes):
         shape = " x ".join(map(str, sizes))
-        raise _not_idx(path, f"its header says {shape} bytes, and {len(raw) - start:,} follow: torn or mixed?")
+        raise _not_idx(path, f"its header says {shape} bytes, and {len(raw) - start} follow: torn?")
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes).copy()
 
 

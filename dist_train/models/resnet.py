@@ -69,7 +69,7 @@ class _Block(nn.Module):
         self.conv2 = nn.Conv2d(num_out, num_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(num_out)
         self.downsample: nn.Module | None = None
-        if stride != 1 or num_in != num_out:
+        if num_in != num_out:
             self.downsample = nn.Sequential(
                 nn.Conv2d(num_in, num_out, 1, stride=stride, bias=False), nn.BatchNorm2d(num_out)
             )

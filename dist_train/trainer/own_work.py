@@ -38,5 +38,5 @@ class OwnWork:
 
     def _after(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         began, self._began = self._began, None
-        if began is not None:  # evaluations are no steps
+        if began is not None and module.training:  # evaluations are no steps
             self._seconds += self._clock() - began

@@ -70,6 +70,7 @@ def python_surface() -> dict[str, Any]:
         "loader": parameters(dt.loader),
         "to_device": parameters(dt.to_device),
         "unwrap": parameters(dt.unwrap),
+        "Predictor": public(dt.Predictor),
         "Run": methods(dt.Run),
         "checkpoint.CheckpointManager": public(dt.checkpoint.CheckpointManager),
         "checkpoint.Committed": fields(Committed),

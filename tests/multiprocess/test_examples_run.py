@@ -39,10 +39,8 @@ def mnist(tmp_path: Path) -> Path:
         digits = Digits(split)  # type: ignore[arg-type]
         images = (digits.images[:, 0].numpy() * 255).astype(np.uint8).repeat(3, 1).repeat(3, 2)
         images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
-        for name, values in (
-            ("images-idx3", images),
-            ("labels-idx1", digits.labels.numpy().astype(np.uint8)),
-        ):
+        labels = digits.labels.numpy().astype(np.uint8)
+        for name, values in (("images-idx3", images), ("labels-idx1", labels)):
             header = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
             (folder / f"{prefix}-{name}-ubyte.gz").write_bytes(gzip.compress(header + values.tobytes()))
     return folder
@@ -50,10 +48,8 @@ def mnist(tmp_path: Path) -> Path:
 
 def test_fashion_mnist_on_files_of_mnist_s_names(tmp_path: Path, mnist: Path) -> None:
     words = [f"data.{part}.args.folder={mnist}" for part in ("train", "evaluation")]
-    config = EXAMPLES / "fashion_mnist.yaml"
-    done = start(
-        tmp_path, "idx", "--gpus-per-node", 2, config, *words, "trainer.epochs=4", "data.batch_size=32"
-    )
+    words += ["trainer.epochs=4", "data.batch_size=32"]
+    done = start(tmp_path, "idx", "--gpus-per-node", 2, EXAMPLES / "fashion_mnist.yaml", *words)
     assert done.cli.code == 0, done.cli
     assert done.result.metrics["accuracy"] > 0.9, done.cli
 
@@ -163,6 +159,7 @@ def test_a_plain_script_is_watched_preempted_and_goes_on(tmp_path: Path) -> None
     assert nothing_left(stopped.run_id)
     resumed = launch_cli(["resume", "stopped"], cwd=tmp_path, timeout_s=90)
     assert resumed.code == 0, resumed
+    assert f"goes on from step {saved}" in resumed.stderr
     assert weights(tmp_path) == undisturbed
 
 

@@ -35,6 +35,8 @@ def loaded_after(words: list[str]) -> tuple[int, set[str]]:
         (["cancel"], 66),
         (["list"], 0),
         (["checkpoint", "verify"], 66),
+        (["checkpoint", "export", "--out", "m.pt"], 66),
+        (["predict"], 66),
         (["config", "check", str(DIGITS)], 0),
         (["config", "schema"], 0),
         (["env", "--explain"], 0),

@@ -55,8 +55,9 @@ def test_one_tensor_and_things_that_are_none() -> None:
 def test_what_can_move_itself_is_asked_to() -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     # Opened as the namedtuple that it is, its lengths would be moved too, which torch refuses.
-    moved = dt.to_device({"words": [packed]}, "cpu")["words"][0]
+    moved = dt.to_device({"words": [packed]}, "meta")["words"][0]
     assert isinstance(moved, PackedSequence)
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")
     assert dt.to_device((Moves(),), "cpu") == ("moved to cpu",)
     mapping: Any = UserDict(x=torch.zeros(1))
     assert dt.to_device(mapping, "meta")["x"].device.type == "meta"

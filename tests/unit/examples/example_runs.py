@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import runpy
+import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 import torch._dynamo  # DDP imports it: once here, not once in every forked rank
@@ -32,20 +31,26 @@ def load_example(name: str) -> ModuleType:
     return module
 
 
-def run_script(
-    path: Path, words: tuple[str, ...] = (), at_step: Callable[[int], None] = lambda step: None
-) -> dict[str, Any]:
-    """Run a script as `__main__` on this rank; `at_step` hears of each optimizer step, from 1."""
+def run_script(path: Path, words: tuple[str, ...] = (), kill_at: int = 0) -> int:
+    """Run a script as `__main__` on this rank; its optimizer steps. After step `kill_at` it kills itself."""
     torch.set_num_threads(1)
-    done = iter(range(1, 1 << 30))
-    hook = register_optimizer_step_post_hook(lambda *_: at_step(next(done)))
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    hook = register_optimizer_step_post_hook(count)
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *words]
     try:
-        return runpy.run_path(str(path), run_name="__main__")
+        runpy.run_path(str(path), run_name="__main__")
     finally:
         hook.remove()
         sys.path.remove(str(path.parent))
+    return steps
 
 
 def on_ranks(
@@ -55,19 +60,15 @@ def on_ranks(
     run_dir: Path,
     attempt: int = 0,
     kill: tuple[int, int] = (-1, 0),
-) -> list[dict[str, Any]]:
-    """The script on n forked ranks with an agent's variables; `kill` is (rank, step) of a SIGKILL.
+) -> list[int]:
+    """The script on n forked ranks with an agent's variables: the optimizer steps of each.
 
-    Returns each rank's globals that are plain numbers.
+    Args:
+        kill: (rank, step) of a SIGKILL.
     """
 
-    def rank_main() -> dict[str, Any]:
-        def at_step(step: int) -> None:
-            if kill == (int(os.environ["RANK"]), step):
-                os.kill(os.getpid(), 9)
-
-        found = run_script(path, words, at_step)
-        return {name: value for name, value in found.items() if isinstance(value, (int, float))}
+    def rank_main() -> int:
+        return run_script(path, words, kill[1] if int(os.environ["RANK"]) == kill[0] else 0)
 
     facts = env.WorkerEnv("example", run_dir, attempt, node_rank=0, nnodes=1, device="cpu")
     return run_ranks(rank_main, n, timeout_s=60, environ=facts.to_environ(), after_failure_s=0.5)

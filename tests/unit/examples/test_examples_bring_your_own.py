@@ -83,7 +83,8 @@ def test_killed_and_resumed_it_ends_with_the_weights_of_the_undisturbed_loop(
     with pytest.raises(RanksFailed, match="SIGKILL"):
         on_ranks(2, FOLDER / "resumable.py", (), folder / "run", kill=(1, 75))
     assert not (folder / "spirals.safetensors").exists()
-    on_ranks(2, FOLDER / "resumable.py", (), folder / "run", attempt=1)
+    steps = on_ranks(2, FOLDER / "resumable.py", (), folder / "run", attempt=1)
+    assert steps == [STEPS - 60] * 2, "killed at 75, saved at 60"
     assert weights(folder) == undisturbed
     committed = sorted(path.name for path in (folder / "run" / "checkpoints").glob("step-*"))
     assert committed[-1] == f"step-{STEPS:08d}"
