@@ -90,6 +90,7 @@ def test_killed_and_resumed_it_ends_with_the_weights_of_the_undisturbed_loop(
     assert committed[-1] == f"step-{STEPS:08d}"
 
 
+@pytest.mark.proof
 def test_watched_it_writes_metrics_and_ends_with_the_same_weights(folder: Path, undisturbed: str) -> None:
     (folder / "run").mkdir()
     on_ranks(2, FOLDER / "watched.py", (), folder / "run")
