@@ -232,7 +232,6 @@ def test_suspend_takes_the_pods_and_resume_makes_them(plane: KubernetesCluster) 
 def test_after_its_ttl_nothing_is_left(plane: KubernetesCluster) -> None:
     submit(plane, job_set(ttlSecondsAfterFinished=30))
     end_all(plane)
-    wait_condition(plane, "Completed")
     plane.wait_for(lambda: not plane.objects(JOB_SETS), "it is gone")
     plane.wait_for(lambda: not (plane.pods() or plane.objects(JOBS) or plane.objects(SERVICES)), "nothing")
 

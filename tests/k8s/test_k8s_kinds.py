@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from k8s_cluster import KubernetesCluster
-from k8s_kinds import FORMS, JOBSET, Form, KindRun, begin, left_of
+from k8s_kinds import FORMS, Form, KindRun, begin, left_of
 from k8s_runs import (
     SLOW,
     SLOWLY,
@@ -20,17 +20,12 @@ from k8s_runs import (
     workspace,
 )
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.proof, pytest.mark.timeout(180)]
 SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
-# make test has room for one kind alone.
-first_kind = pytest.mark.parametrize(
-    "form", [JOBSET, *(pytest.param(form, marks=pytest.mark.proof) for form in FORMS[1:])], ids=str
-)
 every_kind = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
 @every_kind
-@pytest.mark.proof
 def test_two_pods_train_to_the_local_runs_bits(
     cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
 ) -> None:
@@ -56,7 +51,6 @@ def test_two_pods_train_to_the_local_runs_bits(
 
 
 @every_kind
-@pytest.mark.proof
 def test_a_killed_pod_restarts_the_gang(
     cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
 ) -> None:
@@ -79,7 +73,6 @@ def test_a_killed_pod_restarts_the_gang(
 
 
 @every_kind
-@pytest.mark.proof
 def test_a_deleted_pod_saves_and_the_gang_goes_on(
     cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
 ) -> None:
@@ -94,7 +87,7 @@ def test_a_deleted_pod_saves_and_the_gang_goes_on(
     assert run.hashes == undisturbed_pair
 
 
-@first_kind
+@every_kind
 def test_a_ranks_exit_code_is_the_commands_and_the_status(
     cluster: KubernetesCluster, tmp_path: Path, form: Form
 ) -> None:
@@ -114,7 +107,6 @@ def test_a_ranks_exit_code_is_the_commands_and_the_status(
 
 
 @every_kind
-@pytest.mark.proof
 def test_cancel_removes_everything_and_resume_goes_on(
     cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
 ) -> None:

@@ -109,7 +109,7 @@ def test_no_pod_of_a_new_start_is_made_before_the_last_old_one_is_gone(scene: Sc
     assert child["metadata"]["labels"][RESTART_KEY] == "1"
 
 
-@kinds(VOLCANO)
+@kinds()
 def test_a_fatal_exit_code_ends_it_at_once(scene: Scene, form: Form) -> None:
     job = begin(scene, form)
     first, second = scene.running()
@@ -126,7 +126,7 @@ def test_a_fatal_exit_code_ends_it_at_once(scene: Scene, form: Form) -> None:
 # What it waits for.
 
 
-@kinds(TRAINJOB, of=OF_JOBSETS)
+@kinds(of=OF_JOBSETS)
 def test_suspended_by_kueue_until_there_is_room(scene: Scene, form: Form) -> None:
     scene.plane.install("kueue")
     scene.plane.kueue.queue("gold")
@@ -262,7 +262,7 @@ def nothing_is_left(scene: Scene) -> bool:
 # Ends.
 
 
-@kinds(JOBSET, of=OF_JOBSETS)
+@kinds(of=OF_JOBSETS)
 def test_a_time_limit_is_told_also_when_the_pods_are_gone(scene: Scene, form: Form) -> None:
     job = begin(scene, form, "--time", "0:02")
     first = scene.running()

@@ -257,6 +257,7 @@ class TestCancel:
 
 
 class TestResume:
+    @pytest.mark.proof
     def test_after_a_failure_a_new_job_takes_the_place(self, scene: Scene) -> None:
         scene.submit("retry", "--max-restarts", "0")
         for pod in scene.running():

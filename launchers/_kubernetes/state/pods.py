@@ -32,6 +32,8 @@ class Container:
     verdict: Verdict | None = None
     # Its limit, as the pod's manifest has it: `2Gi`.
     memory: str = ""
+    # Of the image that its machine has: a tag may mean another one there. Hexadecimal, without `sha256:`.
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,16 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
     states = {str(entry.get("name")): entry for entry in status.get("containerStatuses") or ()}
     labels = head.get("labels") or {}
     beside = [name for name, entry in states.items() if name != ours["name"] and _running(entry)]
+    state = states.get(ours["name"]) or {}
     return Pod(
         name=str(head.get("name")),
         uid=str(head.get("uid") or head.get("name")),
         created=str(head.get("creationTimestamp") or ""),
         phase=str(status.get("phase") or "Pending"),
         container=replace(
-            _container(str(ours["name"]), str(ours.get("image") or ""), states.get(ours["name"]) or {}),
+            _container(str(ours["name"]), str(ours.get("image") or ""), state),
             memory=str(((ours.get("resources") or {}).get("limits") or {}).get("memory") or ""),
+            digest=str(state.get("imageID") or "").rpartition("sha256:")[2],
         ),
         node=_node(labels, head.get("annotations") or {}, ours),
         host=str(spec.get("nodeName") or ""),

@@ -15,6 +15,8 @@ from launchers._kubernetes.state.sight import Sight
 from launchers._kubernetes.state.verdict import Verdict, read_verdict
 
 SOURCE = "API server"
+# As many digits as container tools show of a digest.
+_DIGEST = 12
 
 
 @dataclass(frozen=True)
@@ -86,5 +88,14 @@ def _lines(sight: Sight) -> tuple[str, ...]:
         said = "" if why.lower() in (phase.lower(), "done") else f": {why}"
         if before and before[0].ended:
             said += f"; before it {before[0].name}: {pod_words(before[0], sight.now).text}"
-        lines.append(f"node {node}  {pod.name}  {phase}{host}, restarts {restarts}{said}")
-    return tuple(lines)
+        image = f", image {pod.container.digest[:_DIGEST]}" if pod.container.digest else ""
+        lines.append(f"node {node}  {pod.name}  {phase}{host}{image}, restarts {restarts}{said}")
+    return (*lines, *_unlike_images(sight.pods))
+
+
+def _unlike_images(pods: Iterable[Pod]) -> Iterable[str]:
+    """A tag that has moved: machines that had the old image keep it, others pull the new one."""
+    newest = newest_of_nodes(pods).values()
+    if len({pod.container.digest for pod in newest} - {""}) > 1:
+        (image, *_) = (pod.container.image for pod in newest)
+        yield f"the nodes run different images, all called {image}: launch by digest (--image NAME@sha256:…)"

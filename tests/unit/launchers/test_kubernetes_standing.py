@@ -47,6 +47,16 @@ class TestAtWork:
         )
         assert found.exit_code is None
 
+    def test_a_tag_that_means_two_images(self) -> None:
+        """Each node tells its own; the same on all is nothing to say of."""
+        ids = [f"docker.io/library/train@sha256:{digit * 64}" for digit in "ab"]
+        pods = [running(name, node, image_id=ids[node]) for node, name in enumerate("xy")]
+        first, second, third = seen(job(), *pods).state.nodes
+        assert ("image aaaaaaaaaaaa," in first, "image bbbbbbbbbbbb," in second) == (True, True)
+        assert third.startswith("the nodes run different images, all called train:1: launch by digest")
+        same = [running(name, node, image_id=ids[0]) for node, name in enumerate("xy")]
+        assert len(seen(job(), *same).state.nodes) == 2
+
     def test_an_image_that_cannot_be_pulled(self) -> None:
         held = waiting("a", "ImagePullBackOff", 'Back-off pulling image "train:1"', node=1)
         found = seen(job(), waiting("b", "ContainerCreating"), held).state
