@@ -29,6 +29,7 @@ from launchers._kubernetes.manifest.names import object_name, run_label
 from launchers._kubernetes.manifest.options import Options
 from launchers._kubernetes.runner.session import Session
 from launchers._kubernetes.runner.submission import Terms
+from launchers._kubernetes.state import ending
 from launchers._kubernetes.state.handles import Job, read_handle
 from launchers._kubernetes.state.record import MANIFESTS, SUBMISSION, Record, submission_bytes
 from launchers._kubernetes.state.standing import SOURCE, Standing
@@ -77,7 +78,8 @@ class KubernetesLauncher:
         spec, options = JobSpec.from_json(told["spec"]), Options(**told["options"])
         job, manifests = _job(spec, options), render.from_yaml(plan.file(MANIFESTS))
         claim = options.claim[0] if options.claim is not None else None
-        terms = Terms(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s)
+        queue = options.queue if options.kind != "volcano" else None
+        terms = Terms(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s, queue)
         cluster = Cluster.open(options.context, options.namespace)
         Session(job, lambda: cluster, terms=terms).submit(app.app_of(spec, options), manifests)
         run = RunDir(spec.run_dir)
@@ -153,7 +155,13 @@ class KubernetesLauncher:
         if isinstance(answer, DistTrainError):
             settled = own.seen_end(handle)
             return Standing(settled or JobState("unknown", SOURCE, answer.what))
-        return answer or Standing(own.without_objects(handle))
+        if answer is None:
+            told = ending.verdict(session.news.seen)
+            return Standing(own.without_objects(handle, told), told)
+        # Pods that are gone by now have told a command of ours how they ended.
+        if answer.verdict is None and answer.state.phase in ("failed", "stopped"):
+            return Standing(own.seen_end(handle) or answer.state)
+        return answer
 
     def _ask(self, session: Session, server: str | None) -> Standing | DistTrainError | None:
         """A query that failed is an answer too, for other runs on the same server as well (`list`)."""

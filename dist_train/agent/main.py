@@ -45,6 +45,9 @@ def main(argv: Sequence[str]) -> None:
         end = of_error(int(error.exit_code), error, told)
         if told is not None and told.node == 0 and told.launcher != "local":
             _tell_launcher(told, end.code, error.what)
+    except SystemExit as leaving:
+        # --help: argparse has printed it. Nothing else here leaves so.
+        end = End(int(ExitCode.INTERNAL if leaving.code else ExitCode.OK), "left before it began")
     except KeyboardInterrupt:
         end = End(int(ExitCode.INTERRUPTED), "interrupted")
     except BaseException as error:

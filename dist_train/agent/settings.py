@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from dist_train import env
 from dist_train.agent import address, bounds
 from dist_train.agent.address import Address
 from dist_train.agent.endpoint import Endpoint
-from dist_train.errors import ConfigError
+from dist_train.errors import ConfigError, UsageError
 from dist_train.rundir import RunDir
 
 _SCHEDULER_NAMES = (
@@ -89,7 +89,7 @@ class Settings:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
-    """Parse both; raises ConfigError with the variable and its value."""
+    """Parse both; raises UsageError, or ConfigError with the variable and its value."""
     environ = os.environ if environ is None else environ
     options = _parser().parse_args(argv)
     run_dir = Path(_needed(environ, env.RUN_DIR))
@@ -124,8 +124,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Setti
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its errors are ours: in a pod they become the termination message, and a code that no restart mends."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"the agent's words are wrong: {message}",
+            cause="another dist-train may be installed here, in this image, than where the job was launched",
+            mend="install the same one in both",
+        )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dist_train.agent", allow_abbrev=False)
+    parser = _Parser(prog="python -m dist_train.agent", allow_abbrev=False)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads-per-rank", type=int, default=1)
     parser.add_argument("--init-method", default="env://")

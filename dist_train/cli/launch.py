@@ -146,7 +146,7 @@ def _prepare(request: Request) -> tuple[Request, Plan, bool]:
     made = True
     if request.fixed_dir:
         _refuse_existing_run(spec.run_dir)
-        made = not spec.run_dir.exists()
+        made = _take(RunDir(spec.run_dir))
     else:
         spec = replace(spec, run_dir=take_free_name(spec.run_dir.parent, request.stem))
         spec = replace(spec, name=spec.run_dir.name)
@@ -163,6 +163,30 @@ def _prepare(request: Request) -> tuple[Request, Plan, bool]:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
     return request, plan, made
+
+
+def _take(run: RunDir) -> bool:
+    """Make the directory ours; whether it is new. Of two launches at once only one may write into it."""
+    try:
+        run.path.mkdir(mode=0o700, parents=True)
+        new = True
+    except OSError:
+        new = False  # it was there, or `create` says what is wrong
+    try:
+        run.create()
+    except ConfigError:
+        if new:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    try:
+        run.plan.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigError(
+            f"another `dist-train launch` into {run.path} is at work",
+            cause="both would write one run",
+            mend="give this run another --name",
+        ) from None
+    return new
 
 
 def write_plan(run: RunDir, plan: Plan) -> None:

@@ -33,6 +33,7 @@ class Changes:
     nodes: int | None = None
     gpus_per_node: int | None = None
     max_restarts: int | None = None
+    mem: str | None = None
     accept_code_change: bool = False
 
 
@@ -54,6 +55,7 @@ class Changes:
     help="Another number of processes per node.",
 )
 @once("--max-restarts", type=click.IntRange(min=0), help="Restarts from now on; the count begins anew.")
+@once("--mem", metavar="64G", help="Another memory per node, where the last start had too little.")
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
 )
@@ -66,6 +68,7 @@ def resume(run: str, progress: str | None, detach: bool, dry_run: bool, **change
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
     opened = open_run(run)
     _refuse_by_hand(opened)
+    _refuse_without_meaning(opened, changes["mem"])
     if dry_run:
         return _dry_run(opened, Changes(**changes))
     how = choose(progress, opened.launcher)
@@ -93,6 +96,15 @@ def _refuse_by_hand(opened: OpenedRun) -> None:
         cause="what else it asked for stands in its own file alone",
         mend=f"{commands[opened.handle.launcher]}   (the same run directory goes on)",
     )
+
+
+def _refuse_without_meaning(opened: OpenedRun, mem: str | None) -> None:
+    """As `launch` does."""
+    why = getattr(opened.launcher, "refuses", {}).get("mem")
+    if mem is not None and why is not None:
+        raise UsageError(
+            f"--mem means nothing to the {opened.launcher.name} launcher", cause=why, mend="drop it"
+        )
 
 
 def _is_done(opened: OpenedRun) -> bool:
@@ -124,12 +136,17 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         nodes=nodes,
         procs_per_node=procs,
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
+        resources=_resources(old.resources, changes.mem),
         accept_code_change=changes.accept_code_change,
         config_yaml=opened.run.config.read_text(encoding="utf-8") if opened.run.config.is_file() else None,
         # Only a job that was given GPUs of this machine by name needs to be given them again.
         gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
     return spec, _size_notice(old, spec)
+
+
+def _resources(before: tuple[tuple[str, str], ...], mem: str | None) -> tuple[tuple[str, str], ...]:
+    return before if mem is None else tuple({**dict(before), "mem": mem}.items())
 
 
 def _gpus_again(old: JobSpec, nodes: int, procs: int) -> tuple[str, ...]:

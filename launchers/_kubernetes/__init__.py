@@ -10,7 +10,7 @@ api/        the API server: connection (who we are to it), cluster (what it is a
 state/      what a run is doing: sight (what was read), standing, waiting, ending (what that means),
             pods, reasons, verdict, news (events), record (what the run directory remembers of it)
 runner/     TorchX: session (its Runner), scheduler (ours, for plain clusters), volcano_scheduler,
-            submission, removal, logs
+            submission, queues, removal, logs
 follow/     `launch` and `logs -f`: news and lines until the run ends
 terminal    words to the person at the terminal
 """

@@ -18,6 +18,7 @@ import k8s_network
 import pytest
 from k8s_clients import Clients
 from k8s_cluster import ClusterSettings, KubernetesCluster
+from k8s_runs import SLOW, TWO_BY_ONE, Hashes, local
 
 from dist_train.testing.plugin import require
 
@@ -56,3 +57,9 @@ def lend(settings: ClusterSettings, patch: pytest.MonkeyPatch) -> Iterator[Kuber
         for name, value in made.environ.items():
             patch.setenv(name, value)
         yield made
+
+
+@pytest.fixture(scope="session")
+def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
+    """The three hashes of the local 2 x 1 run."""
+    return local(tmp_path_factory.mktemp("undisturbed"), "base", *TWO_BY_ONE, SLOW).hashes

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from k8s_log_lines import LogLines
 from k8s_requests import Front, Logs, NoLogs, Request
 from k8s_rules import Rules
 from k8s_store import Store
@@ -43,6 +44,7 @@ class ApiServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="k8s-api", daemon=True)
         self._runner: web.ServerRunner | None = None
         self._wake: asyncio.Event | None = None
+        self._log_lines = LogLines()
 
     @property
     def url(self) -> str:
@@ -73,7 +75,9 @@ class ApiServer:
     async def _listen(self) -> None:
         self._wake = asyncio.Event()
         self.store.listeners.append(self._stir)
-        self._front = Front(self.store, self.rules, self.logs, self.requests, lambda: self.bell)
+        self._front = Front(
+            self.store, self.rules, self.logs, self._log_lines, self.requests, lambda: self.bell
+        )
         await self._front.__aenter__()
         # What the handlers wait for never comes once the server is down.
         self._runner = web.ServerRunner(web.Server(self._front), shutdown_timeout=0.01)

@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from k8s_events import tell
+from k8s_kueue import Kueue
 from k8s_objects import CLAIMS, NAMESPACES, NODES, OPERATORS, PODS, SECRETS, Manifest, Resource, set_condition
+from k8s_operators import Operators
 from k8s_plane import ClusterSettings, ControlPlane
 from k8s_pod_security import LABEL
 from k8s_pods import Pod
@@ -26,7 +29,17 @@ CLAIM = "runs"
 
 
 class KubernetesCluster(ControlPlane):
-    """A control plane with nodes, and all that administrators do and that befalls nodes and pods."""
+    """A control plane with nodes, and all that administrators do and that befalls nodes and pods.
+
+    Attributes:
+        kueue: at work once it is installed.
+        operators: so are these.
+    """
+
+    def __init__(self, settings: ClusterSettings | None = None) -> None:
+        super().__init__(settings)
+        self.kueue = Kueue(self.store)
+        self.operators = Operators(self.store, self.settings.ttl_scale)
 
     def _furnish(self) -> None:
         super()._furnish()
@@ -35,8 +48,14 @@ class KubernetesCluster(ControlPlane):
     # What administrators do.
 
     def install(self, operator: str) -> None:
-        """Serve the kinds of jobset, kueue, volcano or trainer; nobody acts on them."""
+        """jobset, kueue, volcano, or trainer with the jobset that it needs: kinds, webhooks, controllers."""
+        if operator == "trainer" and OPERATORS["jobset"][0] not in self.store.resources:
+            self.install("jobset")
         self.store.resources.extend(OPERATORS[operator])
+        if operator == "kueue":
+            self.store.admission.append(self.kueue.admit)
+            self.controllers.append(self.kueue.sync)
+        self.controllers.extend(self.operators.begin(operator))
         if self.api.up:
             self.down()
             self.up()
@@ -114,7 +133,15 @@ class KubernetesCluster(ControlPlane):
     def lose_node(self, node: str) -> None:
         """The node is dead: no process, no word; it is NotReady and its pods are Terminating for ever.
 
-        Real clusters wait for the pods' tolerations in between.
+        Real clusters wait for the pods' tolerations in between: `silence_node`, then `taint_node`.
+        """
+        self.silence_node(node)
+        self.taint_node(node)
+
+    def silence_node(self, node: str) -> None:
+        """It is dead and NotReady, and so are its pods; the rest of their status stands as it was.
+
+        https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
         """
         self.kubelet.lose(node)
 
@@ -124,9 +151,17 @@ class KubernetesCluster(ControlPlane):
             )
 
         self.store.update(NODES, "", node, unknown)
-        for pod in self.pods():
-            if pod.node == node and not pod.has_ended:
-                self.disrupt(pod, "DeletionByTaintManager", "deleting due to NoExecute taint")
+        for pod in self._left_on(node):
+            self.store.update(PODS, pod.namespace, pod.name, _not_ready)
+            tell(self.store, pod.manifest, "Warning", "NodeNotReady", "Node is not ready", "node-controller")
+
+    def taint_node(self, node: str) -> None:
+        """The pods' tolerations are over: they are to go."""
+        for pod in self._left_on(node):
+            self.disrupt(pod, "DeletionByTaintManager", "deleting due to NoExecute taint")
+
+    def _left_on(self, node: str) -> list[Pod]:
+        return [pod for pod in self.pods() if pod.node == node and not pod.has_ended]
 
     def delete_node(self, node: str) -> None:
         """The node object goes: PodGC marks its pods Failed and removes them."""
@@ -140,6 +175,16 @@ class KubernetesCluster(ControlPlane):
 
         self.store.update(PODS, pod.namespace, pod.name, mark)
         self.delete(pod)
+
+    def drain_node(self, node: str) -> None:
+        """kubectl drain: no new pods, and the Eviction API for those that are there."""
+
+        def cordon(obj: Manifest) -> None:
+            obj["spec"]["unschedulable"] = True
+
+        self.store.update(NODES, "", node, cordon)
+        for pod in self._left_on(node):
+            self.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
 
     def evict(self, pod: Pod, why: str = "The node was low on resource: memory.") -> None:
         """By the node's pressure: killed at once, status.reason Evicted, the object stays."""
@@ -185,6 +230,10 @@ class KubernetesCluster(ControlPlane):
         sandbox = self.kubelet.worker(pod.manifest).sandbox
         assert sandbox is not None, f"{pod.name} has no network"
         return sandbox
+
+
+def _not_ready(obj: Manifest) -> None:
+    set_condition(obj, "Ready", "False")
 
 
 __all__ = ["ClusterSettings", "KubernetesCluster"]

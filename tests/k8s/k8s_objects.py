@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ Manifest = dict[str, Any]
 # Without vowels and what looks alike, as the API server's generateName has it.
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATED = 63 - 5
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ OPERATORS: Mapping[str, tuple[Resource, ...]] = {
 def now(after_s: float = 0) -> str:
     """The server's clock, in whole seconds as metav1.Time has it."""
     return (datetime.now(UTC) + timedelta(seconds=after_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def earlier(value: Any, by_s: float) -> Any:
+    """A copy in which every time lies further back."""
+    if isinstance(value, dict):
+        return {key: earlier(inner, by_s) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [earlier(inner, by_s) for inner in value]
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return (datetime.fromisoformat(value) - timedelta(seconds=by_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value
 
 
 def seconds(stamp: str) -> float:

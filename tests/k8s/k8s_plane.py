@@ -16,6 +16,7 @@ import yaml
 from k8s_api import ApiServer
 from k8s_controllers import Manager, Sync
 from k8s_gc import GarbageCollector, PodCollector, TtlController
+from k8s_hand import HandKubelet
 from k8s_image import Image
 from k8s_jobs import JobController
 from k8s_kubelet import Kubelet
@@ -55,6 +56,7 @@ class ControlPlane:
     Attributes:
         folder: everything it writes.
         image: what every container has: workspace, user.
+        hand: by which tests say how pods fare, where none run.
         rules: refusals and warnings of the API server.
         store: its memory, for what the methods do not say.
         controllers: what looks at the store after each change; a test may add one before the start.
@@ -71,6 +73,7 @@ class ControlPlane:
         self.jobs = JobController(self.store, self.settings.back_off_s)
         self.scheduler = Scheduler(self.store)
         self.kubelet = Kubelet(self.store, self.folder / "pods", self.image, lambda: self.api.up)
+        self.hand = HandKubelet(self.store, self.folder / "pods")
         ttl = TtlController(self.store, self.settings.ttl_scale)
         collector, pod_collector = GarbageCollector(self.store), PodCollector(self.store)
         self.controllers: list[Sync] = [
@@ -97,6 +100,8 @@ class ControlPlane:
             if self.settings.run_pods:
                 self.api.logs = self.kubelet
                 self.kubelet.start()
+            else:
+                self.api.logs = self.hand
             self.api.start()
             self._manager.start()
             self._write_kubeconfig()

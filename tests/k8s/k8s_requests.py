@@ -1,8 +1,9 @@
 """Requests for objects: verb and resource from the path, the answer from the store.
 
 Emulated: create, get, list, watch (from a resourceVersion; 410), update, patch (three formats), delete with
-DeleteOptions, deletecollection, /status, /log (follow, tailLines, limitBytes), dryRun=All, label and field
-selectors, Warning headers, 400 403 404 409 410 415 422 as Status objects, namespaces that must exist.
+DeleteOptions, deletecollection, /status, /log (follow, timestamps, sinceTime, tailLines, limitBytes),
+dryRun=All, label and field selectors, Warning headers, 400 403 404 409 410 415 422 as Status objects,
+namespaces that must exist.
 Not emulated: authentication, tables, limit/continue, bookmarks, exec, eviction as a door, OpenAPI, TLS.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, Protocol, Self
 
 import kmock
 from aiohttp import web
+from k8s_log_lines import LogLines
 from k8s_objects import JOBS, PODS, Manifest, Resource
 from k8s_patches import patched
 from k8s_rules import Call, Rules
@@ -101,11 +103,18 @@ class Front:
     """Takes requests for objects; what it does not know goes to kmock."""
 
     def __init__(
-        self, store: Store, rules: Rules, logs: Logs, seen: list[Request], bell: Callable[[], asyncio.Event]
+        self,
+        store: Store,
+        rules: Rules,
+        logs: Logs,
+        lines: LogLines,
+        seen: list[Request],
+        bell: Callable[[], asyncio.Event],
     ) -> None:
         self._store = store
         self._rules = rules
         self._logs = logs
+        self._log_lines = lines
         self._seen = seen
         self._bell = bell
         self._discovery = kmock.KubernetesScaffold()
@@ -282,7 +291,9 @@ class Front:
             )
         path = self._logs.log(pod, container)
         follow = request.query.get("follow", "").lower() in ("true", "1")
-        return await self._stream(raw, "text/plain", self._lines(pod, container, path, follow, request.query))
+        stamped = request.query.get("timestamps", "").lower() in ("true", "1")
+        read = self._stamped_lines if stamped else self._lines
+        return await self._stream(raw, "text/plain", read(pod, container, path, follow, request.query))
 
     async def _lines(
         self, pod: Manifest, container: str, path: Path, follow: bool, query: Mapping[str, str]
@@ -299,6 +310,19 @@ class Front:
                 if not writing:
                     return
                 await asyncio.sleep(_POLL_S)
+
+    async def _stamped_lines(
+        self, pod: Manifest, container: str, path: Path, follow: bool, query: Mapping[str, str]
+    ) -> AsyncIterator[bytes]:
+        index, since = 0, query.get("sinceTime", "")
+        while True:
+            writing = self._logs.is_writing(pod, container)
+            index, lines = self._log_lines.read(path, index, not writing, since)
+            if lines:
+                yield lines
+            if not (follow and writing):
+                return
+            await asyncio.sleep(_POLL_S)
 
 
 def _described(resource: Resource) -> Manifest:

@@ -6,6 +6,7 @@ claims exist. Not emulated: CPU and memory, affinity, taints, preemption, other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -24,35 +25,49 @@ class Scheduler:
 
     Attributes:
         hold: while not empty, no pod gets a node, and this is why.
+        name: whose pods these are: spec.schedulerName.
     """
 
     store: Store
     hold: str = ""
+    name: str = NAME
     _next: int = field(default=0)
 
     def sync(self) -> None:
         """All pods once."""
         with self.store.lock:
             for pod in self.store.select(PODS):
-                if "nodeName" not in pod["spec"] and not is_deleting(pod) and _is_ours(pod):
+                if "nodeName" not in pod["spec"] and not is_deleting(pod) and self._is_ours(pod):
                     self._place(pod)
+
+    def choose(self, pod: Manifest, beside: Sequence[Manifest] = ()) -> tuple[str, str]:
+        """A node, or why there is none.
+
+        Args:
+            beside: pods to be thought of as bound already.
+        """
+        nodes = self.store.select(NODES)
+        if why := self.hold or self._missing_claim(pod):
+            return "", why
+        others = [*self.store.select(PODS), *beside]
+        reasons = {node["metadata"]["name"]: _objection(pod, node, others) for node in nodes}
+        fitting = [name for name, said in reasons.items() if not said]
+        if fitting:
+            self._next += 1
+            return fitting[self._next % len(fitting)], ""
+        counts = sorted({(list(reasons.values()).count(said), said) for said in reasons.values()})
+        said = ", ".join(f"{count} {text}" for count, text in counts)
+        return "", f"0/{len(nodes)} nodes are available: {said}."
+
+    def _is_ours(self, pod: Manifest) -> bool:
+        return bool(pod["spec"].get("schedulerName") == self.name) and not pod["spec"].get("schedulingGates")
 
     def _place(self, pod: Manifest) -> None:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        nodes = self.store.select(NODES)
-        why = self.hold or self._missing_claim(pod)
-        fitting: list[Manifest] = []
-        if not why:
-            reasons = {node["metadata"]["name"]: self._objection(pod, node) for node in nodes}
-            fitting = [node for node in nodes if not reasons[node["metadata"]["name"]]]
-            counts = sorted({(list(reasons.values()).count(said), said) for said in reasons.values() if said})
-            said = ", ".join(f"{count} {text}" for count, text in counts)
-            why = "" if fitting else f"0/{len(nodes)} nodes are available: {said}."
+        node, why = self.choose(pod)
         if why:
             self._refuse(pod, why)
             return
-        self._next += 1
-        node = fitting[self._next % len(fitting)]["metadata"]["name"]
 
         def bind(obj: Manifest) -> None:
             obj["spec"]["nodeName"] = node
@@ -65,7 +80,7 @@ class Scheduler:
             "Normal",
             "Scheduled",
             f"Successfully assigned {namespace}/{name} to {node}",
-            NAME,
+            self.name,
         )
 
     def _refuse(self, pod: Manifest, why: str) -> None:
@@ -77,7 +92,7 @@ class Scheduler:
         before = pod["metadata"]["resourceVersion"]
         after = self.store.update(PODS, namespace, name, note)
         if after["metadata"]["resourceVersion"] != before:
-            tell(self.store, pod, "Warning", "FailedScheduling", why, NAME)
+            tell(self.store, pod, "Warning", "FailedScheduling", why, self.name)
 
     def _missing_claim(self, pod: Manifest) -> str:
         for volume in pod["spec"].get("volumes") or []:
@@ -87,21 +102,22 @@ class Scheduler:
                 return f'0/{total} nodes are available: persistentvolumeclaim "{claim}" not found.'
         return ""
 
-    def _objection(self, pod: Manifest, node: Manifest) -> str:
-        if not is_true(node, "Ready"):
-            return "node(s) had untolerated taint {node.kubernetes.io/unreachable: }"
-        if node["spec"].get("unschedulable"):
-            return "node(s) were unschedulable"
-        selector = pod["spec"].get("nodeSelector")
-        if selector and not matches(node["metadata"].get("labels"), selector):
-            return "node(s) didn't match Pod's node affinity/selector"
-        room = {name: quantity(text) for name, text in node["status"].get("allocatable", {}).items()}
-        for other in self.store.select(PODS):
-            if other["spec"].get("nodeName") == node["metadata"]["name"] and not _has_ended(other):
-                for name, amount in wants(other).items():
-                    room[name] = room.get(name, Decimal(0)) - amount
-        short = [name for name, amount in wants(pod).items() if amount > room.get(name, Decimal(0))]
-        return f"Insufficient {short[0]}" if short else ""
+
+def _objection(pod: Manifest, node: Manifest, others: Sequence[Manifest]) -> str:
+    if not is_true(node, "Ready"):
+        return "node(s) had untolerated taint {node.kubernetes.io/unreachable: }"
+    if node["spec"].get("unschedulable"):
+        return "node(s) were unschedulable"
+    selector = pod["spec"].get("nodeSelector")
+    if selector and not matches(node["metadata"].get("labels"), selector):
+        return "node(s) didn't match Pod's node affinity/selector"
+    room = {name: quantity(text) for name, text in node["status"].get("allocatable", {}).items()}
+    for other in others:
+        if other["spec"].get("nodeName") == node["metadata"]["name"] and not _has_ended(other):
+            for name, amount in wants(other).items():
+                room[name] = room.get(name, Decimal(0)) - amount
+    short = [name for name, amount in wants(pod).items() if amount > room.get(name, Decimal(0))]
+    return f"Insufficient {short[0]}" if short else ""
 
 
 def wants(pod: Manifest) -> dict[str, Decimal]:
@@ -112,10 +128,6 @@ def wants(pod: Manifest) -> dict[str, Decimal]:
             if "/" in name:
                 total[name] = total.get(name, Decimal(0)) + quantity(text)
     return total
-
-
-def _is_ours(pod: Manifest) -> bool:
-    return bool(pod["spec"].get("schedulerName") == NAME) and not pod["spec"].get("schedulingGates")
 
 
 def _has_ended(pod: Manifest) -> bool:

@@ -181,6 +181,7 @@ WAITS = """
 """
 
 
+@pytest.mark.proof
 def test_a_killed_pod_0_is_followed_by_another_and_its_peer_may_come_first(gang: Gang) -> None:
     waits = script(gang, WAITS)
     first, second = gang.start(0, waits), gang.start(1, waits)
@@ -199,6 +200,7 @@ def test_a_killed_pod_0_is_followed_by_another_and_its_peer_may_come_first(gang:
     assert new.message["attempt"] == 1
 
 
+@pytest.mark.proof
 def test_a_pod_0_that_is_stopped_while_the_pods_gather_is_waited_for(gang: Gang) -> None:
     gang.nodes = 3
     hello = script(gang, HELLO)
@@ -221,6 +223,7 @@ def is_connected(pod: Pod, port: int) -> bool:
     return any(c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in found)
 
 
+@pytest.mark.proof
 def test_a_pod_0_that_kubernetes_lost_sight_of_gives_way_to_the_next(gang: Gang) -> None:
     gang.nodes = 1
     waits = script(gang, WAITS)

@@ -33,12 +33,6 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
 SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
 
 
-@pytest.fixture(scope="session")
-def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """The three hashes of the local 2 x 1 run."""
-    return local(tmp_path_factory.mktemp("undisturbed"), "base", *TWO_BY_ONE, SLOW).hashes
-
-
 def test_two_pods_train_to_the_local_runs_bits(cluster: KubernetesCluster, tmp_path: Path) -> None:
     """And what --dry-run prints is what the server received."""
     workspace(cluster, tmp_path, *SLOW_FILES)

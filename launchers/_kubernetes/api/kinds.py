@@ -56,7 +56,12 @@ WORKLOADS = (
     Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads", "Kueue"),
     Kind("kueue.x-k8s.io/v1beta1", "Workload", "workloads", "Kueue"),
 )
+LOCAL_QUEUES = (
+    Kind("kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues", "Kueue"),
+    Kind("kueue.x-k8s.io/v1beta1", "LocalQueue", "localqueues", "Kueue"),
+)
 POD_GROUP = Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", "Volcano")
+VOLCANO_QUEUE = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", "Volcano", namespaced=False)
 
 # `--kind` -> the object that is the job itself.
 TOP = {"job": JOB, "jobset": JOB_SET, "volcano": VOLCANO_JOB, "trainjob": TRAIN_JOB}

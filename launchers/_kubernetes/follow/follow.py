@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from dist_train.errors import ExitCode, NotFoundError, UnavailableError
 from dist_train.jobs import JobState
@@ -30,6 +31,7 @@ class Follower:
         self._ask = ask
         self._blocks = HeadlinesOnly()
         self._said = ""
+        self._was_at_work = False
 
     def run(self) -> Standing:
         """Until the job has ended; an API server that is away is waited for."""
@@ -38,14 +40,24 @@ class Follower:
         try:
             while True:
                 found = self._ask()
+                over = found.state.phase not in AT_WORK and found.state.phase != "unknown"
+                if over:
+                    found = replace(found, state=self._settled(found.state))
                 self._say(found.state)
-                if found.state.phase not in AT_WORK and found.state.phase != "unknown":
+                if over:
                     self._drain(tails)
                     return found
+                self._was_at_work = self._was_at_work or found.state.phase in AT_WORK
                 self._show(tails, time.monotonic() + _TICK_S)
         finally:
             self._session.close()
             tails.stop()
+
+    def _settled(self, state: JobState) -> JobState:
+        """What was at work a moment ago and is gone was deleted: `status` later knows the code by this."""
+        if state.exit_code is not None or state.phase != "stopped" or not self._was_at_work:
+            return state
+        return replace(state, exit_code=code_of(state))
 
     def _watch(self) -> None:
         try:

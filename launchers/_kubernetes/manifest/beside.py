@@ -60,7 +60,8 @@ def network_policy(spec: JobSpec, options: Options) -> dict[str, Any]:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(spec, options),
+        # Volcano makes one of the job's own name, and deletes that with every restart.
+        "metadata": metadata(spec, options, f"{object_name(spec)}-pods"),
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress", "Egress"],

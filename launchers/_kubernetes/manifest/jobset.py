@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _REPLICATED_JOB = "node"
 
 
+def child_job(name: str) -> str:
+    """What the JobSet of this name calls its one Job."""
+    return f"{name}-{_REPLICATED_JOB}-0"
+
+
 def jobset(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
     """The JobSet; its controller makes the headless service."""
     return {

@@ -48,6 +48,8 @@ def trainjob(spec: JobSpec, options: Options) -> dict[str, Any]:
         "metadata": queued(metadata(spec, options), options),
         "spec": {
             "runtimeRef": {"apiGroup": _API, "kind": "TrainingRuntime", "name": object_name(spec)},
+            # As the runtime has it: here it is in sight of who looks at the job alone.
+            "trainer": {"numNodes": spec.nodes},
             **time_limit(spec),
         },
     }

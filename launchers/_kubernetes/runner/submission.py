@@ -9,6 +9,7 @@ from dist_train.errors import ConfigError, DistTrainError, UnavailableError
 from launchers._kubernetes.api.cluster import Body, Cluster
 from launchers._kubernetes.api.kinds import CLAIM, Kind, kind_of
 from launchers._kubernetes.api.refusals import Forbidden, Question, Taken
+from launchers._kubernetes.runner.queues import require_queue, require_volcano_queue
 from launchers._kubernetes.runner.removal import is_deleting, label_of, remove, take_back
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pods import Pod
@@ -21,6 +22,9 @@ from launchers._kubernetes.terminal import say
 REMOVAL_S = 60.0
 _POLL_S = 1.0
 _SAY_S = 15.0
+# Trainer's webhook looks into a cache, in which a runtime that was made a moment ago may not be yet.
+_UNSEEN = "must be created before the TrainJob"
+_UNSEEN_S, _UNSEEN_AGAIN_S = 10.0, 0.25
 _SHARED = ("ReadWriteMany",)
 
 
@@ -33,16 +37,22 @@ class Terms:
     nodes: int
     claim: str | None
     grace_s: float
+    # Of Kueue; the other queues are not looked at.
+    queue: str | None = None
 
 
 def create(cluster: Cluster, manifests: list[Body], terms: Terms) -> Job:
     """Make every object in order, the job itself last, and give the others their owner.
 
-    Raises ConfigError (78) for a namespace, volume or name that will not do, UnavailableError (69) for
+    Raises ConfigError (78) for a namespace, volume, queue or name that will not do, UnavailableError (69) for
     what the cluster refuses; then nothing is left behind.
     """
     cluster.require_namespace()
     _require_claim(cluster, terms)
+    if terms.queue is not None:
+        require_queue(cluster, terms.job, terms.queue)
+    if terms.job.kind == "volcano":
+        require_volcano_queue(cluster, terms.job, str(manifests[-1]["spec"]["queue"]))
     _clear_the_way(cluster, manifests, terms)
     made: list[tuple[Kind, Body]] = []
     try:
@@ -60,14 +70,20 @@ def create(cluster: Cluster, manifests: list[Body], terms: Terms) -> Job:
 
 
 def _create(cluster: Cluster, manifest: Body, terms: Terms) -> Body:
-    try:
-        return cluster.create(manifest)
-    except Taken as error:
-        kind = kind_of(manifest)
-        found = cluster.get(kind, str(manifest["metadata"]["name"]))
-        if found is None:
-            raise
-        raise _taken(cluster, kind, found, terms) from error
+    deadline = time.monotonic() + _UNSEEN_S
+    while True:
+        try:
+            return cluster.create(manifest)
+        except Taken as error:
+            kind = kind_of(manifest)
+            found = cluster.get(kind, str(manifest["metadata"]["name"]))
+            if found is None:
+                raise
+            raise _taken(cluster, kind, found, terms) from error
+        except UnavailableError as error:
+            if _UNSEEN not in error.what or time.monotonic() > deadline:
+                raise
+            time.sleep(_UNSEEN_AGAIN_S)
 
 
 def _require_claim(cluster: Cluster, terms: Terms) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,10 @@ class Container:
     restarts: int = 0
     finished: datetime | None = None
     verdict: Verdict | None = None
+    # Its limit, as the pod's manifest has it: `2Gi`.
+    memory: str = ""
+    # Of the image that its machine has: a tag may mean another one there. Hexadecimal, without `sha256:`.
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,12 @@ class Pod:
         return self.deadline is not None
 
     @property
+    def silent(self) -> bool:
+        """Whether its machine does not answer: what runs without probes is ready, but for that."""
+        not_ready = self.condition("Ready", "False") is not None
+        return self.container.running and not_ready and self.condition("ContainersReady") is not None
+
+    @property
     def verdict(self) -> Verdict | None:
         """What its agent told at its end."""
         return self.container.verdict
@@ -87,12 +97,17 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
     states = {str(entry.get("name")): entry for entry in status.get("containerStatuses") or ()}
     labels = head.get("labels") or {}
     beside = [name for name, entry in states.items() if name != ours["name"] and _running(entry)]
+    state = states.get(ours["name"]) or {}
     return Pod(
         name=str(head.get("name")),
         uid=str(head.get("uid") or head.get("name")),
         created=str(head.get("creationTimestamp") or ""),
         phase=str(status.get("phase") or "Pending"),
-        container=_container(str(ours["name"]), str(ours.get("image") or ""), states.get(ours["name"]) or {}),
+        container=replace(
+            _container(str(ours["name"]), str(ours.get("image") or ""), state),
+            memory=str(((ours.get("resources") or {}).get("limits") or {}).get("memory") or ""),
+            digest=str(state.get("imageID") or "").rpartition("sha256:")[2],
+        ),
         node=_node(labels, head.get("annotations") or {}, ours),
         host=str(spec.get("nodeName") or ""),
         reason=str(status.get("reason") or ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,6 +20,8 @@ class Words:
     text: str
     stuck: bool = False
     command: str = ""
+    # Where one does not do.
+    also: tuple[str, ...] = ()
 
 
 # Reasons of a waiting container.
@@ -53,6 +56,10 @@ _DISRUPTED = {
     "DeletionByPodGC": "its machine is gone",
     "TerminationByKubelet": "ended by its machine (shutdown or pressure)",
 }
+# In the kubelet's words, where a pod has used more of the machine's disk than its limit.
+_DISK = "ephemeral local storage usage exceeds"
+# Codes of an agent that only left because of something else.
+LEFT = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
 _NEVER_STARTED = ("StartError", "ContainerCannotRun")
 
 
@@ -65,12 +72,14 @@ def pod_words(pod: Pod, now: datetime) -> Words:
     if pod.phase == "Succeeded":
         return Words("done")
     if pod.deleting:
-        return Words("is being ended: it saves and stops")
+        return Words(_leaving(pod))
     if pod.container.exit_code == 0:
         beside = f", but {', '.join(pod.beside)} beside it still runs" if pod.beside else ""
         return Words(f"its agent is done{beside}", stuck=bool(pod.beside), command=f"describe pod {pod.name}")
     if pod.phase == "Unknown":
         return Words("its machine does not answer", command=f"describe pod {pod.name}")
+    if pod.silent:
+        return Words(f"its machine {pod.host} does not answer", command=f"get node {pod.host}")
     if pod.container.running:
         return Words("running")
     return _waiting(pod)
@@ -79,13 +88,16 @@ def pod_words(pod: Pod, now: datetime) -> Words:
 def _stuck(pod: Pod, now: datetime) -> Words:
     assert pod.deadline is not None
     late = (now - pod.deadline).total_seconds()
+    host = pod.host or "NAME"
     return Words(
         f"stuck Terminating: its grace ended {late:.0f} s ago and its machine "
         f"{pod.host or '(none)'} does not answer; only if the machine is really off (else two pods of one "
-        f"node may run at once): `kubectl delete node {pod.host or 'NAME'}` lets it be replaced; by force it "
-        "is forgotten, but its Job waits on until the Node object is gone",
+        f"node may run at once): `kubectl delete node {host}` (an administrator's right) lets it be "
+        "replaced; `delete pod --force` alone makes it forgotten, and its Job waits on until the Node object "
+        "is gone",
         stuck=True,
         command=f"delete pod {pod.name} --force --grace-period=0",
+        also=(f"delete node {host}",),
     )
 
 
@@ -94,7 +106,8 @@ def ended_words(pod: Pod) -> Words:
     container = pod.container
     why = _why_failed(pod)
     if container.reason == "OOMKilled":
-        why = "out of memory (OOMKilled): ask for more with --mem"
+        limit = f" at its limit of {container.memory}" if container.memory else ""
+        why = f"out of memory{limit} (OOMKilled): ask for more with --mem"
     if pod.verdict is not None:
         return Words(
             "; ".join(part for part in (f"exit code {pod.verdict.code}", why, pod.verdict.words) if part)
@@ -115,10 +128,21 @@ def _last_line(message: str) -> str:
 def _why_failed(pod: Pod) -> str:
     if pod.reason:
         known = _FAILED.get(pod.reason, pod.reason)
-        return f"{known} ({pod.message})" if pod.message else known
-    if disrupted := pod.condition("DisruptionTarget"):
-        return _DISRUPTED.get(disrupted[0], disrupted[1] or disrupted[0])
-    return ""
+        more = ": ask for more with --resource ephemeral-storage=SIZE" if _DISK in pod.message else ""
+        return f"{known} ({pod.message}){more}" if pod.message else known
+    return _why_disrupted(pod)
+
+
+def _leaving(pod: Pod) -> str:
+    if pod.silent:
+        return f"is to be ended, and its machine {pod.host} does not answer"
+    why = _why_disrupted(pod)
+    return f"is being ended{f' ({why})' if why else ''}: it saves and stops"
+
+
+def _why_disrupted(pod: Pod) -> str:
+    disrupted = pod.condition("DisruptionTarget")
+    return "" if disrupted is None else _DISRUPTED.get(disrupted[0], disrupted[1] or disrupted[0])
 
 
 def _waiting(pod: Pod) -> Words:
@@ -152,3 +176,9 @@ def exit_code(pod: Pod) -> int | None:
     if container.exit_code is not None:
         return container.exit_code
     return int(ExitCode.UNAVAILABLE) if pod.phase == "Failed" else None
+
+
+def guilty_of(pods: Iterable[Pod]) -> Pod | None:
+    """The pod of one start that ended badly by itself, before those that left because of it."""
+    bad = [pod for pod in pods if exit_code(pod) not in (None, 0)]
+    return next((pod for pod in bad if exit_code(pod) not in LEFT), next(iter(bad), None))

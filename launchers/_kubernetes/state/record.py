@@ -15,6 +15,7 @@ from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.api.connection import connect
 from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.state.ending import vanished
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.verdict import Verdict
 
@@ -83,16 +84,15 @@ class Record:
             write_json_atomic(self.run.result, verdict.result)
         write_json_atomic(self._ended, {"handle": handle.text, "state": asdict(state)})
 
-    def without_objects(self, handle: JobHandle) -> JobState:
-        """The cluster has nothing of the job any more."""
+    def without_objects(self, handle: JobHandle, told: Verdict | None = None) -> JobState:
+        """The cluster has nothing of the job any more; `told` is what a watch has seen of its end."""
         if (seen := self.seen_end(handle)) is not None:
             return seen
         if self._cancelled.exists():
             return JobState(
                 "stopped", _HERE, "cancelled; the cluster has nothing of it", int(ExitCode.CANCELLED)
             )
-        why = "the cluster has nothing of it any more: deleted by hand, or removed after its end (--ttl)"
-        return JobState("stopped", "API server", f"{why}; how it ended stands on the run volume")
+        return vanished(told)
 
     def seen_end(self, handle: JobHandle) -> JobState | None:
         """The end that a command of ours saw."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from dist_train.errors import UnavailableError
 from launchers._kubernetes.api.cluster import Cluster
-from launchers._kubernetes.api.kinds import EVENT, POD, POD_GROUP, WORKLOADS, Kind
+from launchers._kubernetes.api.kinds import EVENT, JOB, POD, POD_GROUP, WORKLOADS, Kind
 from launchers._kubernetes.api.refusals import Forbidden, MissingApi
+from launchers._kubernetes.manifest.jobset import child_job
 from launchers._kubernetes.manifest.names import RUN_LABEL
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pods import Pod, newest_of_nodes, read_pod, read_time
 from launchers._kubernetes.state.top import Top, read_top
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_BY_RULE = "FailJobSetFailurePolicyAction"
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,22 @@ def look(cluster: Cluster, job: Job, run_label: str | None) -> Sight:
     """Ask for the object, its pods and, where these do not tell, for events and the queue's conditions."""
     body = cluster.get(job.top, job.name)
     top = None if body is None else read_top(job.kind, body)
+    if top is not None and top.reason == _BY_RULE:
+        top = _with_the_jobs_reason(cluster, job, top)
     run_label = top.labels.get(RUN_LABEL, run_label) if top is not None else run_label
     pods = list_pods(cluster, run_label)
     notes = [] if top is None or top.finished else _notes(cluster, job, top, pods)
     return Sight(top, tuple(pods), tuple(notes), cluster.now())
+
+
+def _with_the_jobs_reason(cluster: Cluster, job: Job, top: Top) -> Top:
+    """A JobSet tells that a rule has ended it; what the rule found stands in its Job."""
+    try:
+        body = cluster.get(JOB, child_job(job.name))
+    except UnavailableError:
+        return top
+    child = read_top("job", body) if body is not None else top
+    return replace(top, reason=child.reason) if child.stage == "failed" else top
 
 
 def label_of_job(cluster: Cluster, job: Job) -> str | None:
@@ -69,8 +83,10 @@ def _says_little(pod: Pod) -> bool:
 
 
 def _admission(cluster: Cluster, job: Job, top: Top) -> Iterable[str]:
-    """Kueue's Workload of this job, or Volcano's PodGroup: the conditions that are not fulfilled."""
-    kinds: tuple[Kind, ...] = (POD_GROUP,) if job.kind == "volcano" else WORKLOADS if top.queue else ()
+    """Kueue's Workload of this job: the conditions that are not fulfilled; or Volcano's PodGroup."""
+    if job.kind == "volcano":
+        return _of_group(cluster, top)
+    kinds: tuple[Kind, ...] = WORKLOADS if top.queue else ()
     for kind in kinds:
         try:
             found = cluster.find(kind).items
@@ -84,9 +100,35 @@ def _admission(cluster: Cluster, job: Job, top: Top) -> Iterable[str]:
             if _owned_by(body, top.uid)
             for words in _condition_words(kind.needs, body)
         ]
-    if job.kind != "volcano" and top.queue and top.stage == "suspended":
+    if top.queue and top.stage == "suspended":
         return ["Kueue is not installed here, and nobody else will start a suspended job of a queue"]
     return []
+
+
+def _of_group(cluster: Cluster, top: Top) -> Iterable[str]:
+    """Volcano makes no pod before its PodGroup is in the queue; why it is not is told by events alone."""
+    try:
+        groups = [body for body in cluster.find(POD_GROUP).items if _owned_by(body, top.uid)]
+    except UnavailableError:
+        return []
+    if not groups:
+        return [] if top.restarts else [f"Volcano has not begun with it; is there a queue {top.queue}?"]
+    group, name = groups[0], str(groups[0]["metadata"]["name"])
+    if words := list(_condition_words(POD_GROUP.needs, group)):
+        return words
+    phase = str((group.get("status") or {}).get("phase") or "Pending")
+    told = _told_of(cluster, name, top.created or _LONG_AGO)
+    return [f"Volcano: its PodGroup is {phase} in the queue {top.queue}{f': {told}' if told else ''}"]
+
+
+def _told_of(cluster: Cluster, name: str, since: datetime) -> str:
+    """The newest event of an object; of any type, since Volcano tells its refusals as Normal."""
+    try:
+        events = cluster.find(EVENT, fields=f"involvedObject.name={name}").items
+    except UnavailableError:
+        return ""
+    newest = max((body for body in events if _event_time(body) >= since), key=_event_time, default=None)
+    return "" if newest is None else str(newest.get("message") or newest.get("reason") or "")
 
 
 def _owned_by(body: Mapping[str, Any], uid: str) -> bool:

@@ -18,6 +18,9 @@ _VOLCANO: dict[str, Stage] = {
     "Terminated": "failed",
     "Aborted": "aborted",
 }
+_VOLCANO_GOES_ON = ("Pending", "Running", "Restarting")
+# Why: Failed comes after the last restart, Terminated by an exit code that no restart helps.
+_VOLCANO_ENDS = {"Failed": "ReachedMaxRestarts", "Terminated": "PodFailurePolicy"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Top:
     def finished(self) -> bool:
         """Whether nothing of it will run again by itself."""
         return self.stage in ("complete", "failed", "aborted")
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end is decided, and pods still leave."""
+        return self.stage == "active" and bool(self.reason)
 
 
 def read_top(kind: str, body: Mapping[str, Any]) -> Top:
@@ -83,7 +91,8 @@ def _volcano(status: Mapping[str, Any]) -> tuple[Stage, str, str]:
     state = status.get("state") or {}
     phase = str(state.get("phase") or "Pending")
     stage = _VOLCANO.get(phase, "active")
-    return stage, str(state.get("reason") or phase), str(state.get("message") or "")
+    reason = _VOLCANO_ENDS.get(phase, "" if phase in _VOLCANO_GOES_ON else phase)
+    return stage, str(state.get("reason") or reason), str(state.get("message") or "")
 
 
 def _conditions(status: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[Stage, str, str]:

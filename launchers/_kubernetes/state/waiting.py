@@ -5,8 +5,8 @@ from __future__ import annotations
 from dist_train.jobs import JobState
 from dist_train.jobs.launcher import Phase
 from launchers._kubernetes.state.handles import Job
-from launchers._kubernetes.state.pods import Pod, newest_of_nodes
-from launchers._kubernetes.state.reasons import pod_words
+from launchers._kubernetes.state.pods import Pod, newest_generation, newest_of_nodes
+from launchers._kubernetes.state.reasons import ended_words, guilty_of, pod_words
 from launchers._kubernetes.state.sight import Sight
 from launchers._kubernetes.state.top import Top
 
@@ -19,6 +19,13 @@ def removed(job: Job, sight: Sight) -> JobState:
     text, commands = _stuck(job, sight)
     still = f"it is being removed; {left} not gone yet" if left else "it is being removed"
     return JobState("running", _SOURCE, _join(still, text), next=commands)
+
+
+def left_alone(job: Job, sight: Sight) -> JobState:
+    """Its pods outlive the object that is the job: for a moment, or by `kubectl delete --cascade=orphan`."""
+    left = ", ".join(pod.name for pod in newest_of_nodes(sight.pods).values())
+    gone = f"its {job.top.kind} was deleted"
+    return JobState("running", _SOURCE, f"{gone}, and {left} still there: none will be made anew")
 
 
 def at_work(job: Job, sight: Sight) -> JobState:
@@ -64,14 +71,31 @@ def _of_pods(job: Job, sight: Sight, newest: dict[int, Pod], phase: Phase) -> Jo
         notes = sight.notes[:1] if not found.stuck else ()
         still = "it will not go on by itself" if found.stuck else ""
         command = (job.kubectl(found.command),) if found.command else ()
-        return JobState(phase, _SOURCE, _join(_named(held, found.text), *notes, still), next=command)
+        after = "" if found.stuck else _after(sight, newest)
+        return JobState(phase, _SOURCE, _join(_named(held, found.text), *notes, still, after), next=command)
     if leaving := [
         pod for pod in newest.values() if pod.deleting or (pod.ended and pod.container.exit_code != 0)
     ]:
         said = _named(leaving, words[leaving[0].name].text)
-        return JobState(phase, _SOURCE, _join(said, "its pods are made anew"))
+        ending = sight.top is not None and sight.top.ending
+        return JobState(
+            phase, _SOURCE, _join(said, "none is made anew" if ending else "its pods are made anew")
+        )
+    if silent := [pod for pod in newest.values() if pod.silent]:
+        found = words[silent[0].name]
+        waits = "its pods are made anew once the cluster gives it up"
+        return JobState(
+            phase, _SOURCE, _join(_named(silent, found.text), waits), next=(job.kubectl(found.command),)
+        )
     hosts = ", ".join(dict.fromkeys(pod.host for pod in newest.values() if pod.host))
     return JobState(phase, _SOURCE, f"on {hosts}" if hosts else "")
+
+
+def _after(sight: Sight, newest: dict[int, Pod]) -> str:
+    """Why there is another start: the pods of the one before may not be the newest for long."""
+    before = newest_generation(pod for pod in sight.pods if pod is not newest.get(pod.node or 0))
+    pod = guilty_of(before)
+    return "" if pod is None else f"made anew after pod {pod.name}: {ended_words(pod).text}"
 
 
 def _named(pods: list[Pod], text: str) -> str:
@@ -85,7 +109,14 @@ def _stuck(job: Job, sight: Sight) -> tuple[str, tuple[str, ...]]:
         (pod, words) for pod in sight.pods if (words := pod_words(pod, sight.now)).stuck and pod.deleting
     ]
     said = "; ".join(f"pod {pod.name}: {words.text}" for pod, words in found)
-    return said, tuple(job.kubectl(words.command) for _, words in found)
+    # A job that is at work waits for the machine's end; of one that is removed force is enough.
+    at_work = sight.top is not None and not sight.top.deleting
+    commands = [
+        text
+        for _, words in found
+        for text in ((*words.also, words.command) if at_work else (words.command, *words.also))
+    ]
+    return said, tuple(job.kubectl(text) for text in dict.fromkeys(commands))
 
 
 def _suspended(job: Job, sight: Sight, top: Top, phase: Phase) -> JobState:

@@ -55,6 +55,16 @@ def test_another_size_is_planned_and_said(
     assert [node["env"]["DIST_TRAIN_NPROC_PER_NODE"] for node in record["nodes"]] == ["3", "3"]
 
 
+def test_memory_means_nothing_to_a_launcher_that_limits_none(
+    make_run: Callable[..., Any], dist_train: Any, waited: list[str]
+) -> None:
+    make_run("a-1").began().finished(3)
+    said = dist_train("resume", "--mem", "4G")
+    assert said.code == 2
+    assert "--mem means nothing to the local launcher" in said.err
+    assert waited == []
+
+
 def test_accepting_changed_code_holds_for_one_start(
     make_run: Callable[..., Any], dist_train: Any, waited: list[str]
 ) -> None:

@@ -10,12 +10,14 @@ NOW = "2026-11-21T10:00:00Z"
 
 
 def pod(name: str, node: int = 0, run: str = "digits-1f", **status: Any) -> Body:
-    """A pod of an Indexed Job; `state` is its container's, `head` goes into its metadata."""
+    """A pod of an Indexed Job; `state` and `image_id` are its container's, `head` goes into its metadata."""
     state, head = status.pop("state", None), status.pop("head", {})
-    host = status.pop("host", "")
+    host, image_id = status.pop("host", ""), status.pop("image_id", "")
     labels = {"dist-train/run-id": run, "batch.kubernetes.io/job-completion-index": str(node)}
     container = {"name": "node", "image": "train:1", "env": [{"name": "DIST_TRAIN_RUN_ID", "value": run}]}
-    statuses = [] if state is None else [{"name": "node", "restartCount": 0, "state": state}]
+    statuses = (
+        [] if state is None else [{"name": "node", "restartCount": 0, "imageID": image_id, "state": state}]
+    )
     return {
         "metadata": {"name": name, "labels": labels, "creationTimestamp": NOW, "uid": f"uid-{name}", **head},
         "spec": {"containers": [container], **({"nodeName": host} if host else {})},

@@ -80,6 +80,7 @@ _RUNTIME_SPEC = _object(
 _TRAIN_JOB_SPEC = _object(
     "runtimeRef",
     runtimeRef=_object("name", name=_TEXT, kind=_TEXT, apiGroup=_TEXT),
+    trainer=_object(numNodes=_COUNT),
     activeDeadlineSeconds={"type": "integer", "minimum": 1},
     suspend=_FLAG,
 )

@@ -142,6 +142,7 @@ def test_a_train_job_names_a_runtime_of_ours(job: Job) -> None:
             "kind": "TrainingRuntime",
             "name": runtime["metadata"]["name"],
         },
+        "trainer": {"numNodes": 3},
         "activeDeadlineSeconds": 7200,
     }
     assert runtime["spec"]["mlPolicy"] == {"numNodes": 3}, "a torch policy would add PET_* variables"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from kubernetes_bodies import Body, ended, event, job, pod, running, verdict
+from kubernetes_seen import DIGITS, FAILED, seen, waiting
 from kubernetes_stand_ins import EVENTS, JOBS, PODS, Api
 
 from launchers._kubernetes.api.cluster import Cluster
-from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pods import read_pod
 from launchers._kubernetes.state.sight import Sight, look
 from launchers._kubernetes.state.standing import Standing, standing
@@ -18,9 +18,7 @@ from launchers._kubernetes.state.top import read_top
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")
 QUEUE = "kueue.x-k8s.io/queue-name"
-DIGITS = Job("job", "default", "digits", "here")
 RUN = "digits-1f"
-FAILED = {"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job has reached the limit"}
 FAILURE = {
     "source": "rank",
     "class": "exit",
@@ -32,24 +30,6 @@ FAILURE = {
     "exit_code": 41,
     "message": "ended with exit code 41",
 }
-
-
-def seen(top: Body | None, *pods: Body, notes: tuple[str, ...] = (), gone: tuple[Body, ...] = ()) -> Standing:
-    """The standing at ten past ten; `gone` are deleted pods that a watch remembers."""
-    sight = Sight(
-        None if top is None else read_top("job", top),
-        tuple(read_pod(body) for body in pods),
-        notes,
-        datetime(2026, 11, 21, 10, 10, tzinfo=UTC),
-    )
-    found = standing(DIGITS, sight, [read_pod(body) for body in gone])
-    assert found is not None
-    assert Standing.from_text(found.to_text()) == found, "nothing is lost on the way through TorchX"
-    return found
-
-
-def waiting(name: str, reason: str, message: str = "", node: int = 0, **more: Any) -> Body:
-    return pod(name, node, state={"waiting": {"reason": reason, "message": message}}, host="gpu-1", **more)
 
 
 def unschedulable(name: str, message: str, reason: str = "Unschedulable") -> Body:
@@ -66,6 +46,16 @@ class TestAtWork:
             "node 1  b  Running on gpu-2, restarts 0",
         )
         assert found.exit_code is None
+
+    def test_a_tag_that_means_two_images(self) -> None:
+        """Each node tells its own; the same on all is nothing to say of."""
+        ids = [f"docker.io/library/train@sha256:{digit * 64}" for digit in "ab"]
+        pods = [running(name, node, image_id=ids[node]) for node, name in enumerate("xy")]
+        first, second, third = seen(job(), *pods).state.nodes
+        assert ("image aaaaaaaaaaaa," in first, "image bbbbbbbbbbbb," in second) == (True, True)
+        assert third.startswith("the nodes run different images, all called train:1: launch by digest")
+        same = [running(name, node, image_id=ids[0]) for node, name in enumerate("xy")]
+        assert len(seen(job(), *same).state.nodes) == 2
 
     def test_an_image_that_cannot_be_pulled(self) -> None:
         held = waiting("a", "ImagePullBackOff", 'Back-off pulling image "train:1"', node=1)
@@ -151,7 +141,8 @@ class TestTerminating:
         assert "pod a: stuck Terminating: its grace ended 300 s ago" in found.detail
         assert "gpu-1 does not answer" in found.detail
         assert "only if the machine is really off" in found.detail
-        assert found.next == ("kubectl --context here -n default delete pod a --force --grace-period=0",)
+        force = "kubectl --context here -n default delete pod a --force --grace-period=0"
+        assert found.next == ("kubectl --context here -n default delete node gpu-1", force)
         assert found.nodes[0].startswith("node 0  a  Terminating on gpu-1")
 
     def test_within_its_grace_it_saves(self) -> None:
@@ -164,6 +155,7 @@ class TestTerminating:
         found = seen(job(head={"deletionTimestamp": "2026-11-21T10:09:00Z"}), self.stuck()).state
         assert found.phase == "running"
         assert found.detail.startswith("it is being removed; a not gone yet; pod a: stuck Terminating")
+        assert "--force" in found.next[0], "then force is enough"
 
     def test_pods_without_their_job_too(self) -> None:
         assert seen(None, self.stuck()).state.phase == "running"
@@ -217,7 +209,8 @@ class TestEnded:
 
     def test_a_time_limit_without_a_word_of_the_agent(self) -> None:
         found = seen(job(condition={"type": "Failed", "reason": "DeadlineExceeded"})).state
-        assert (found.phase, found.exit_code, found.detail) == ("failed", 143, "its time limit ended it")
+        assert (found.phase, found.exit_code) == ("failed", 143)
+        assert found.detail.startswith("its time limit ended it; its pods are gone")
 
     def test_out_of_memory_has_no_verdict(self) -> None:
         killed = ended("b", 1, 1, reason="OOMKilled")  # 1: not the agent, but a process of it was killed
