@@ -67,8 +67,9 @@ def ahead(batches: Iterable[Any], copies: Copies) -> Iterator[Any]:
         if isinstance(coming, Exception):
             raise coming
         (batch,) = coming
-        coming = _begin(iterator, copies)
+        # Before the next copy begins: else the program's stream would wait for that one too.
         copies.finish(batch)
+        coming = _begin(iterator, copies)
         yield batch
 
 

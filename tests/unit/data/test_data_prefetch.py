@@ -34,8 +34,8 @@ def test_the_next_copy_begins_before_the_current_batch_is_handed_out() -> None:
     for batch in ahead(["a", "b", "c"], copies):
         copies.diary.append(f"train {batch}")
     assert copies.diary == [
-        *("start a", "start b", "finish a", "train a"),
-        *("start c", "finish b", "train b"),
+        *("start a", "finish a", "start b", "train a"),
+        *("finish b", "start c", "train b"),
         *("finish c", "train c"),
     ]
 
