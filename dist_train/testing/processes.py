@@ -79,6 +79,7 @@ def ask_for_stacks(processes: Iterable[psutil.Process], timeout_s: float = 2.0) 
         except (OSError, psutil.NoSuchProcess):
             continue
     if asked:
+        # A handler writes when its process next runs, through the agent's pipe; nothing tells when it has.
         time.sleep(timeout_s)
 
 
