@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class WorkerStart:
-    """First act of a worker: ask to die with the parent.
+    """First acts of a worker: leave the parent's garbage alone, ask to die with the parent.
 
     torch's own watchdog looks only every 5 s, and never inside a read.
     """
@@ -33,6 +34,9 @@ class WorkerStart:
         )
 
     def __call__(self, worker_id: int) -> None:
+        # A forked worker inherits the rank's garbage too. Collecting it here runs destructors that join
+        # threads which did not come along (a TCPStore's): such a worker hangs, and its rank with it.
+        gc.freeze()
         if self.binds:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != self.parent:

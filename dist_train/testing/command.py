@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from dist_train.testing.processes import descendants, describe, end, marked
+import psutil
+
+from dist_train.testing.processes import ask_for_stacks, descendants, describe, end, marked
 
 _ID = "DIST_TRAIN_TESTING_COMMAND"
 
@@ -57,7 +59,7 @@ def launch_cli(
         timeout_s: after it the command and everything that it started are killed, by number.
 
     Raises:
-        CliTimedOut: with what it had written by then.
+        CliTimedOut: with what it had written by then, the stacks of its ranks too.
     """
     identity = secrets.token_hex(8)
     environ = {**os.environ, _ID: identity}
@@ -81,21 +83,30 @@ def launch_cli(
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            ask_for_stacks(_kin(process, identity))
             ended = _end_tree(process, identity)
             partial = CliResult(process.wait(), _text(out), _text(err), time.monotonic() - began)
             raise CliTimedOut(args, ended, partial) from None
         except BaseException:
+            # A test's own deadline, or Ctrl-C: pytest shows what this process has written.
+            ask_for_stacks(_kin(process, identity))
             _end_tree(process, identity)
             process.wait()
+            sys.stderr.write(_text(err))
             raise
         return CliResult(process.returncode, _text(out), _text(err), time.monotonic() - began)
+
+
+def _kin(process: subprocess.Popen[bytes], identity: str) -> list[psutil.Process]:
+    """Everything that it has started, orphans too; some may be named twice."""
+    return [*descendants(process.pid), *marked(_ID, identity)]
 
 
 def _end_tree(process: subprocess.Popen[bytes], identity: str) -> list[str]:
     """Kill root and descendants until none is left: a parent may start one more while it dies."""
     told: list[str] = []
     while True:
-        kin = {found.pid: found for found in (*descendants(process.pid), *marked(_ID, identity))}
+        kin = {found.pid: found for found in _kin(process, identity)}
         if not kin and process.poll() is not None:
             return told
         told += [describe(found) for found in kin.values()]

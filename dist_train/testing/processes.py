@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,6 +66,28 @@ def end(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> list[psu
     while (left := [process for process in left if is_alive(process)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return left
+
+
+def ask_for_stacks(processes: Iterable[psutil.Process], timeout_s: float = 2.0) -> None:
+    """Let each that has a handler of SIGUSR1 (a rank, its loader workers) write its stacks to its stderr."""
+    asked = False
+    for process in processes:
+        try:
+            if _catches(process.pid, signal.SIGUSR1):
+                process.send_signal(signal.SIGUSR1)
+                asked = True
+        except (OSError, psutil.NoSuchProcess):
+            continue
+    if asked:
+        # A handler writes when its process next runs, through the agent's pipe; nothing tells when it has.
+        time.sleep(timeout_s)
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether it has a handler: without one the signal would kill it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
 
 
 def describe(process: psutil.Process) -> str:

@@ -84,7 +84,11 @@ class HandKubelet:
             log.write("".join(f"{line}\n" for line in lines))
 
     def _change(self, pod: Pod, change: Callable[[Manifest], None]) -> Manifest:
-        return self.store.update(PODS, pod.namespace, pod.name, change)
+        def of_this_one(obj: Manifest) -> None:
+            assert obj["metadata"]["uid"] == pod.uid, f"another pod of the name {pod.name} is there by now"
+            change(obj)
+
+        return self.store.update(PODS, pod.namespace, pod.name, of_this_one)
 
     # k8s_requests.Logs
 

@@ -94,6 +94,11 @@ class Scene:
         """Of `status --exit-code`."""
         return self.verb("status", name, "--exit-code").code
 
+    def pod_watches(self) -> int:
+        """How many watches of pods clients have begun."""
+        begun = [one for one in self.plane.requests if one.query.get("watch") == "true"]
+        return sum(one.path.endswith("/pods") for one in begun)
+
     def pods(self, count: int = 2) -> list[Pod]:
         """The living pods by index, once there are so many and each has a node."""
         self.plane.wait_for(lambda: len(self._living()) == count, f"{count} pods on nodes")

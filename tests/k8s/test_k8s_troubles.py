@@ -302,7 +302,10 @@ class TestTimeLimit:
         with scene.follow("long", "--time", "30:00") as followed:
             pods = scene.running()
             followed.wait_said("is running", SECONDS)
+            scene.plane.wait_for(lambda: scene.pod_watches() > 0, "a watch")
+            watches = scene.pod_watches()
             scene.plane.expire()  # the watch begins anew: nobody else sees the pods' last words
+            scene.plane.wait_for(lambda: scene.pod_watches() > watches, "another watch")
             scene.plane.store.pass_time(1801)
             scene.plane.wait_phases("Terminating", "Terminating")
             for pod in pods:

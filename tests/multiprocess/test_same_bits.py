@@ -37,12 +37,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-un
 
 
 def train(
-    folder: Path, name: str, workload: str, shape: str, *extra: str, overrides: Sequence[str] = ()
+    folder: Path,
+    name: str,
+    workload: str,
+    shape: str,
+    *extra: str,
+    overrides: Sequence[str] = (),
+    timeout_s: float = 100,
 ) -> Finished:
     nodes, procs = SHAPES[shape]
     size = ("--nodes", nodes, "--gpus-per-node", procs, "--max-restarts", 25)
     config = WORKLOADS / f"{workload}.yaml"
-    return start(folder, name, *size, *extra, config, *overrides, timeout_s=600)
+    return start(folder, name, *size, *extra, config, *overrides, timeout_s=timeout_s)
 
 
 def kills(seed: int, world_size: int, count: int, steps: int) -> list[tuple[int, int]]:
@@ -90,7 +96,7 @@ def check_kills(  # type: ignore[no-untyped-def]
     faults = [f"kill:rank={rank},step={step}" for rank, step in planned[:-1]]
     faults.append(f"kill:rank=0,step={planned[-1][1]},at=save")
     injected = f"DIST_TRAIN_INJECT={';'.join(faults)}"
-    killed = train(folder, "killed", workload, shape, "--env", injected, overrides=length)
+    killed = train(folder, "killed", workload, shape, "--env", injected, overrides=length, timeout_s=600)
     assert killed.cli.code == 0, killed.cli
     assert killed.hashes == undisturbed(workload, shape, overrides=length).hashes
     assert len(killed.events("restarted")) == count
