@@ -10,9 +10,9 @@ from typing import Any, Protocol, TextIO
 from dist_train.rundir.directory import RunDir
 
 # {kind: train|eval, step, total_steps, epoch, epochs, samples, loss, lr, metrics: {}}; of a training step
-# also samples_per_s, data_wait (0 to 1), seconds per step since the last record (step_s, data_s, compute_s) and in
-# the attempt so far (…_mean), eta_s, memory_bytes (of memory_rank, which holds most), and with several ranks
-# slowest_rank with its own seconds per step (slowest_s) beside the mean of the others (others_s).
+# also samples_per_s, data_wait (0 to 1), seconds per step since the last record (step_s, data_s, compute_s)
+# and in the attempt so far (…_mean), eta_s, memory_bytes (of memory_rank, which holds most), and with several
+# ranks slowest_rank with its own seconds per step (slowest_s) beside the mean of the others (others_s).
 Record = Mapping[str, Any]
 
 
