@@ -47,6 +47,9 @@ def die_with_parent(parent_pid: int, death_signal: int) -> None:
 def main(argv: list[str]) -> None:
     """Run one rank; does not return."""
     die_with_parent(int(argv[0]), signal.SIGKILL)
+    # Whatever a shell begins by `&` inherits SIGINT as ignored, and Python then leaves it so; but it is how
+    # the agent stops a script that does not read the flag.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group before it ends it.
     faulthandler.enable()
