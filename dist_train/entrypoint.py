@@ -56,7 +56,7 @@ def _run(path: Path) -> None:
         timeout_s=config.resilience.init_timeout_s,
         collective_timeout_s=config.resilience.collective_timeout_s,
     ) as run:
-        run_dir = RunDir(run.dir if run.dir is not None else _folder_of(path))
+        run_dir = RunDir(worker.run_dir if worker and worker.run_dir else _folder_of(path))
         try:
             train(config, run, run_dir, worker.grace_s if worker else None)
         except Preempted as error:

@@ -7,9 +7,10 @@ dist-train status; dist-train resume                         # killed, preempted
 
 What differs from the original:
 - Time, Data as there; Loss, Acc@1 and Acc@5 are those of the whole job, not of one process.
-- -b is the batch of the whole job, -j the loader processes of each rank; no division by the GPUs of a node.
+- -b is the batch of the whole job (there: of one node), -j the loader processes of each rank.
 - The evaluation counts every image once, on all processes together, at any number of them.
 - The newest two checkpoints and the best by Acc@1 stay; a restart goes on by itself.
+- --resume takes a checkpoint directory; with -e also a file such as model_best.pth.tar.
 - --world-size --rank --dist-url --dist-backend --multiprocessing-distributed --gpu say what `dist-train
   launch` knows: they are taken, and a line says what became of them.
 Data: DIR holds IDX files (MNIST's names); without DIR, Debian's Fashion-MNIST. For folders of pictures,
@@ -17,7 +18,6 @@ return torchvision's ImageFolder from `data_sets`.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +32,7 @@ from dist_train.datasets.idx import IdxImages
 from dist_train.models.resnet import ARCHITECTURES, ResNet
 
 SUPERFLUOUS = {
+    "world_size": "`launch --nodes` has said it",
     "rank": "every process is told its own",
     "dist_url": "the processes find each other; `launch --init-method` insists on an address",
     "dist_backend": "gloo on the CPU, nccl on GPUs",
@@ -123,11 +124,11 @@ def parser() -> argparse.ArgumentParser:
         "--resume",
         default="",
         metavar="PATH",
-        help="a checkpoint of another run: …/checkpoints/step-00000100",
+        help="a checkpoint of another run: …/checkpoints/step-00000100; a run's own newest one comes first",
     )
     add("-e", "--evaluate", action="store_true", help="measure on the held-out images and end")
     add("--pretrained", action="store_true", help="begin with the weights of --weights")
-    add("--world-size", default=-1, type=int, help="superfluous: `dist-train launch --nodes N`")
+    add("--world-size", default=None, type=int, help="superfluous: `dist-train launch --nodes N`")
     add("--rank", default=None, type=int, help="superfluous")
     add("--dist-url", default=None, help="superfluous")
     add("--dist-backend", default=None, help="superfluous")
@@ -145,14 +146,18 @@ def parser() -> argparse.ArgumentParser:
 
 def check(args: argparse.Namespace, run: dt.Run) -> list[str]:
     """What is to be said of superfluous flags; an error where one contradicts what is running."""
-    if args.world_size > 1 and args.world_size not in (run.num_nodes, run.world_size):
+    if args.world_size not in (None, run.num_nodes, run.world_size):
         raise dt.errors.UsageError(
             f"--world-size {args.world_size}: here run {run.num_nodes} node(s), {run.world_size} process(es)",
             mend=f"dist-train launch --nodes {args.world_size} … imagenet_style.py …",
         )
     if args.pretrained and not args.weights:
         raise dt.errors.UsageError("--pretrained: nothing is downloaded here", mend="add --weights FILE")
+    if args.print_freq < 1:
+        raise dt.errors.UsageError(f"--print-freq {args.print_freq}", mend="give 1 or more")
     said = []
+    if run.num_nodes > 1:
+        said.append(f"-b {args.batch_size} is the batch of all {run.num_nodes} nodes together")
     for name, why in SUPERFLUOUS.items():
         if (value := getattr(args, name)) is not None:
             flag = "--" + name.replace("_", "-")
@@ -165,6 +170,11 @@ def data_sets(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
     if args.dummy:
         count = args.limit or 1280
         return DummyImages(count, args.image_size, 10), DummyImages(max(1, count // 5), args.image_size, 10)
+    if args.data and Path(args.data, "train").is_dir():
+        raise dt.errors.UsageError(
+            f"{args.data} holds folders of pictures, and this script reads IDX files",
+            mend="return torchvision's ImageFolder from `data_sets` in it",
+        )
     folder = args.data or None
     return IdxImages("train", folder, args.limit), IdxImages("evaluation", folder, args.limit)
 
@@ -180,12 +190,17 @@ def build_model(args: argparse.Namespace, sample: torch.Tensor, classes: int) ->
 
 def restore(args: argparse.Namespace, manager: dt.checkpoint.CheckpointManager, state: dict) -> str:
     """From this run's own newest checkpoint, else from --resume, else from --start-epoch; what was done."""
+    if args.evaluate and args.resume:
+        dt.checkpoint.load_model(args.resume, state["model"])
+        return f"=> loaded the weights of {args.resume}"
     restored = manager.load_latest(state)
+    ignored = f"; --resume {args.resume} is not read" if restored and args.resume else ""
     if restored is None and args.resume:
         path = Path(args.resume)
         restored = dt.checkpoint.CheckpointManager(path.parent).load(_step_of(path), state)
     if restored is not None:
-        return f"=> loaded {restored.path} (epoch {restored.epoch}, step {restored.step})"
+        at = f"epoch {state['data'].epoch}, step {restored.step}"
+        return f"=> loaded {restored.path} ({at}){ignored}"
     state["data"].seek(args.start_epoch, 0)
     return f"=> beginning at epoch {args.start_epoch}"
 
@@ -194,7 +209,8 @@ def _step_of(path: Path) -> int:
     number = path.name.removeprefix("step-")
     if not number.isdigit():
         raise dt.errors.UsageError(
-            f"--resume {path} names no checkpoint", mend="give …/checkpoints/step-00000100"
+            f"--resume {path} names no checkpoint",
+            mend="give …/checkpoints/step-00000100; weights alone: --weights FILE",
         )
     return int(number)
 
@@ -265,16 +281,17 @@ def train_epoch(
 def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> None:
     """The whole of it."""
     train_set, val_set = data_sets(args)
-    classes = 10 if args.dummy else int(train_set.labels.max()) + 1  # type: ignore[attr-defined]
+    classes = 10 if args.dummy else 1 + max(int(each.labels.max()) for each in (train_set, val_set))  # type: ignore[attr-defined]
     say(f"=> creating model '{args.arch}' for {classes} classes, {len(train_set)} images")  # type: ignore[arg-type]
     model = dt.prepare(build_model(args, train_set[0][0], classes))
     optimizer = torch.optim.SGD(
         model.parameters(), args.lr, momentum=args.momentum, weight_decay=args.weight_decay
     )
-    loader = dt.loader(train_set, args.batch_size, workers=args.workers)
+    # The order of the images is that of --seed, and without one always the same: --resume must find it again.
+    loader = dt.loader(train_set, args.batch_size, seed=args.seed or 0, workers=args.workers)
     val_loader = dt.loader(val_set, args.batch_size, shuffle=False, workers=args.workers)
     state = {"model": model, "optimizer": optimizer, "data": loader}
-    folder = run.dir / "checkpoints" if run.dir else Path("checkpoints")
+    folder = run.dir / "checkpoints" if run.run_id else Path("checkpoints")
     manager = dt.checkpoint.CheckpointManager(folder, keep_last=2, keep_best=1, best_mode="max")
     say(restore(args, manager, state))
 
@@ -292,6 +309,8 @@ def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> 
     if args.evaluate:
         measure()
         return
+    if loader.epoch >= args.epochs:
+        say(f"=> nothing to train: {args.epochs} epochs are done (--epochs N: more)")
     while (epoch := loader.epoch) < args.epochs:
         train_epoch(run, args, model, state, say, stop)
         manager.save((epoch + 1) * len(loader), state, score=measure())
@@ -300,6 +319,7 @@ def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> 
 def main(words: Sequence[str] | None = None) -> None:
     """One rank of it."""
     args = parser().parse_args(words)
+    torch.backends.cudnn.deterministic = args.seed is not None
     with dt.init(seed=args.seed, device="cpu" if args.no_accel else None) as run:
 
         def say(text: str) -> None:
@@ -308,8 +328,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
         for line in check(args, run):
             say(line)
-        if not os.environ.get("DIST_TRAIN_RUN_ID"):
-            say("=> outside `dist-train launch`: one process, checkpoints in ./checkpoints")
+        if not run.run_id:
+            say(f"=> not by `dist-train launch`: {run.world_size} process(es), checkpoints in ./checkpoints")
         train(run, args, say)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from dist_train.agent.blame import is_peer_symptom
+from dist_train.agent.relayed import innermost
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers import Rank
 from dist_train.errors import ExitCode
@@ -58,7 +59,7 @@ def _classify(
         return "signal", f"killed by {_signal_name(-code)}"
     if exception is not None:
         peer = is_peer_symptom(exception, message)
-        return ("victim" if peer else "exception"), f"{exception}: {message}"
+        return ("victim" if peer else "exception"), f"{exception}: {innermost(message)}"
     last = log_tail[-1] if log_tail else ""
     if is_peer_symptom(None, last):
         return "victim", last

@@ -11,7 +11,6 @@ destructor (it joins its threads while it holds the GIL).
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
 import json
 import os
@@ -27,26 +26,14 @@ from typing import Any
 from dist_train import env
 from dist_train.agent.title import set_title
 from dist_train.errors import DistTrainError
+from dist_train.jobs.parent import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _OUR_FOLDER = str(Path(__file__).resolve().parent.parent)
-
-
-def die_with_parent(parent_pid: int, death_signal: int) -> None:
-    """Ask the kernel for `death_signal` when the parent dies; leave at once if it is gone already.
-
-    Call it from the main thread: the request belongs to the thread that makes it (prctl(2)).
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(argv: list[str]) -> None:
     """Run one rank; does not return."""
-    die_with_parent(int(argv[0]), signal.SIGKILL)
+    end_with_parent(int(argv[0]), signal.SIGKILL)
     # Whatever a shell begins by `&` inherits SIGINT as ignored, and Python then leaves it so; but it is how
     # the agent stops a script that does not read the flag.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -59,7 +59,8 @@ class NodeAgent(LocalElasticAgent):
             max_restarts=settings.max_restarts,
             monitor_interval=bounds.MONITOR_S,
         )
-        super().__init__(spec, DefaultLogsSpecs(), exit_barrier_timeout=bounds.TERM_TO_KILL_S)
+        # Logs are ours (`_start_workers`); torch would leave an empty folder in /tmp for each agent.
+        super().__init__(spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=bounds.TERM_TO_KILL_S)
         self._settings = settings
         self._link = link
         self._console = console

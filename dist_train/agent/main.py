@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from dist_train.agent import reaper, settings, submissions
-from dist_train.agent.boot import die_with_parent
 from dist_train.agent.console import Console
 from dist_train.agent.node import Node
 from dist_train.agent.prepare import prepare
@@ -20,6 +19,7 @@ from dist_train.agent.termination import End, of_error, tell
 from dist_train.agent.title import set_title
 from dist_train.agent.workers import UNREAPED
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.jobs.parent import end_with_parent
 
 
 def main(argv: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         told = settings.read(argv)
         if told.parent_pid is not None:
-            die_with_parent(told.parent_pid, signal.SIGTERM)
+            end_with_parent(told.parent_pid, signal.SIGTERM)
         join_by = time.monotonic() + told.join_s
         if told.in_pod:
             reaper.start(lambda: UNREAPED)

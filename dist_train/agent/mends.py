@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 
 from dist_train.agent import unlike_devices
-from dist_train.jobs.device_names import nearest_device_name
+from dist_train.jobs.device_names import nearest_device_name, visible_names
 from dist_train.jobs.machine import shared_memory_bytes, usable_memory
+from dist_train.rundir.amounts import size
 
-_GIB = 1 << 30
 Mend = Callable[[BaseException, "re.Match[str]"], str]
 
 
@@ -54,10 +54,10 @@ def _ordinal(error: BaseException, found: re.Match[str]) -> str:
     torch = sys.modules.get("torch")
     count = torch.cuda.device_count() if torch is not None else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-    last = f"cuda:0 to cuda:{count - 1}" if count else "none"
     return (
-        f"{count} GPU(s) are visible to this process ({last}; CUDA_VISIBLE_DEVICES={visible}): they are "
-        "numbered anew from 0, so use run.device; `dist-train devices` shows both numbers"
+        f"{count} GPU(s) are visible to this process ({visible_names(count)}; "
+        f"CUDA_VISIBLE_DEVICES={visible}): they are numbered anew from 0, so use run.device; "
+        "`dist-train devices` shows both numbers"
     )
 
 
@@ -67,13 +67,24 @@ def _no_gpu(error: BaseException, found: re.Match[str]) -> str:
 
 def _worker_killed(error: BaseException, found: re.Match[str]) -> str:
     return (
-        f"out of memory, or of /dev/shm ({_shm()}; {usable_memory().amount / _GIB:.1f} GiB of memory may be "
-        f"used): fewer workers (data.workers, workers= of dt.loader), or {_MORE_SHM}"
+        f"out of memory, or of /dev/shm ({_shm()}; {size(usable_memory().amount)} of memory may be used): "
+        f"fewer workers (data.workers, workers= of dt.loader), or {_MORE_SHM}"
     )
 
 
 def _shm_full(error: BaseException, found: re.Match[str]) -> str:
     return f"/dev/shm is full ({_shm()}): {_MORE_SHM}, or fewer workers (data.workers, workers= of dt.loader)"
+
+
+def _saved_elsewhere(error: BaseException, found: re.Match[str]) -> str:
+    return 'torch.load(path, map_location="cpu"); dt.checkpoint.load_model(path, model) does it by itself'
+
+
+def _one_card(error: BaseException, found: re.Match[str]) -> str:
+    return (
+        "NCCL wants a card for each rank (MIG slices of one card are no cards): `dist-train devices` lists "
+        "them, --gpus and --gpus-per-node choose"
+    )
 
 
 def _fork(error: BaseException, found: re.Match[str]) -> str:
@@ -92,7 +103,7 @@ _MORE_SHM = "a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on Kubernete
 
 def _shm() -> str:
     total = shared_memory_bytes()
-    return "there is none" if total is None else f"{total / _GIB:.2f} GiB in all"
+    return "there is none" if total is None else f"{size(total)} in all"
 
 
 # The first pattern that the text of the error (or of what it came from) matches.
@@ -105,10 +116,13 @@ TABLE: tuple[tuple[str, Mend], ...] = (
     (r"device type at start of device string: (?P<device>.*)", _device_string),
     (r"(?P<device>)Device string must not be empty", _device_string),
     (r"invalid device ordinal", _ordinal),
+    (r"Attempting to deserialize object on (a )?CUDA device", _saved_elsewhere),
+    (r"Duplicate GPU detected", _one_card),
     (r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available", _no_gpu),
     (r"Cannot re-initialize CUDA in forked subprocess", _fork),
     (r"DataLoader worker \(pid.*\) is killed by signal: Bus error", _shm_full),
-    (r"unable to (write to|open|mmap|resize).*(/torch_|shared memory)", _shm_full),
+    (r"unable to (allocate|write to|open|mmap|resize).*(/torch_|shared memory)", _shm_full),
+    (r"shared memory segment /dev/shm/nccl", _shm_full),
     (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
     (r"CUDA out of memory", _out_of_memory),
 )

@@ -29,7 +29,8 @@ def import_weights(
 ) -> dict[str, Any]:
     """Write the weights of any file as one safetensors file under the plain module's names.
 
-    Wrapper parts in front are dropped where ALL names have them, since no model says which are right.
+    Wrapper parts in front are dropped where ALL names have them, since no model says which are right; not
+    from a checkpoint of ours, whose names are the plain module's already.
 
     Args:
         source: what `open_weights` opens.
@@ -44,7 +45,7 @@ def import_weights(
     found = open_weights(source, entry)
     names = {name: name for name in found.tensors}
     dropped = None
-    if not keep_names:
+    if not keep_names and not source.is_dir():
         renamed = drop_shared([*found.tensors, *found.extra])
         names, dropped = renamed.names, renamed.told()
     weights = Weights(
@@ -113,11 +114,23 @@ def _safetensors(weights: Weights, source: Path) -> Save:
 def _torch_file(weights: Weights) -> Save:
     def save(path: Path) -> None:
         with open(path, "xb") as file:
-            torch.save({**weights.tensors, **weights.extra}, file)
+            try:
+                torch.save({**weights.tensors, **weights.extra}, file)
+            except RuntimeError as error:
+                # torch's own report of a full disk hides the system's.
+                raise _system_error(error) from error
             file.flush()
             os.fsync(file.fileno())
 
     return save
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """The OSError that an error came from; itself where there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 def _place(target: Path, save: Save, wanted: str) -> None:

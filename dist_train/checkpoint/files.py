@@ -15,7 +15,8 @@ from dist_train.checkpoint.foreign import Weights, open_weights
 from dist_train.checkpoint.memory import host
 from dist_train.checkpoint.modules import fit_module, load_module, module_state, unwrap
 from dist_train.checkpoint.owner import current_control
-from dist_train.checkpoint.prefixes import Renamed, fit_names
+from dist_train.checkpoint.precision import widen
+from dist_train.checkpoint.prefixes import fit_names
 from dist_train.checkpoint.storage import durable_file, make_directory, remove_tree, sync_directory
 from dist_train.checkpoint.tensorfile import TensorFile
 from dist_train.errors import CheckpointError, CheckpointWriteError
@@ -76,7 +77,8 @@ def load_model(path: str | Path, model: nn.Module, *, entry: str | None = None) 
 
     Leading `module.`, `_orig_mod.` and `_fsdp_wrapped_module.` (of DDP, torch.compile, FSDP) are dropped
     where the names then fit. One line in the log says what was found and done. Our checkpoints are
-    verified first; nothing is unpickled but tensors. Not collective.
+    verified first; nothing is unpickled but tensors. Numbers are widened (bfloat16 into a float32 model:
+    exact, and said), never narrowed. Not collective.
 
     Args:
         path: what to open.
@@ -102,15 +104,14 @@ def put_weights(weights: Weights, path: Path, model: nn.Module) -> None:
     tensors = {renamed.names[name]: tensor for name, tensor in weights.tensors.items()}
     extra = {renamed.names[name]: value for name, value in weights.extra.items()}
     _check_extra(extra, expected.extra, path)
+    tensors, widened = widen(tensors, expected.tensors)
     load_module(model, fit_module(model, tensors, str(path)), extra)
-    logger.info(
-        "loaded %s tensors of %s (%s)%s", len(tensors), path, weights.origin, _told(renamed, weights.left)
-    )
+    told = "".join(f"; {text}" for text in (renamed.told(), widened, _beside(weights.left)) if text)
+    logger.info("loaded %s tensors of %s (%s)%s", len(tensors), path, weights.origin, told)
 
 
-def _told(renamed: Renamed, left: tuple[str, ...]) -> str:
-    beside = f"not used: {', '.join(left[:8])}{' …' if len(left) > 8 else ''}" if left else None
-    return "".join(f"; {text}" for text in (renamed.told(), beside) if text)
+def _beside(left: tuple[str, ...]) -> str | None:
+    return f"not used: {', '.join(left[:8])}{' …' if len(left) > 8 else ''}" if left else None
 
 
 def _refuse_meta(model: nn.Module) -> None:

@@ -55,12 +55,15 @@ def open_weights(path: Path, entry: str | None = None) -> Weights:
     Raises:
         NotFoundError: nothing is there; CheckpointError: damaged, unsafe, or no weights in it.
     """
-    if not path.exists():
-        raise NotFoundError(f"no file or checkpoint {path}")
-    if path.is_dir():
-        return _checkpoint(path, entry)
-    with open(path, "rb") as file:
-        head = file.read(16)
+    try:
+        if not path.exists():
+            raise NotFoundError(f"no file or checkpoint {path}")
+        if path.is_dir():
+            return _checkpoint(path, entry)
+        with open(path, "rb") as file:
+            head = file.read(16)
+    except PermissionError as error:
+        raise NotFoundError(f"{error.filename or path} may not be read: {error.strerror}") from error
     if head.startswith((_ZIP, _PICKLE)) or (path.suffix in _TORCH_SUFFIXES and not _is_safetensors(head)):
         return _torch_file(path, entry)
     return _safetensors(path, entry)
@@ -133,8 +136,12 @@ def _safetensors(path: Path, entry: str | None) -> Weights:
             f"{path} is a safetensors file, which has no entry '{entry}': it is one state dict"
         )
     header, tensors = read_plain(path)
-    aliases = {second: first for second, first in header.metadata.items() if second not in _NOT_ALIASES}
-    tied = {second: tensors[first] for second, first in aliases.items() if first in tensors}
+    aliases = {
+        second: first
+        for second, first in header.metadata.items()
+        if second not in _NOT_ALIASES and second not in tensors and first in tensors
+    }
+    tied = {second: tensors[first] for second, first in aliases.items()}
     return Weights(tensors | tied, {}, "safetensors")
 
 

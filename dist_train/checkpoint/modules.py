@@ -112,7 +112,7 @@ def fit_module(module: nn.Module, given: Mapping[str, torch.Tensor], label: str)
             )
         if present:
             complete[first] = complete[second] = present[0]
-    problems = _name_problems(current.tensors, complete) + _kind_problems(current.tensors, complete)
+    problems = _name_problems(current, complete) + _kind_problems(current.tensors, complete)
     if problems:
         raise CheckpointError(
             f"{label} does not fit the model: " + "; ".join(problems),
@@ -133,13 +133,16 @@ def _mend(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor
     return "give the model's tensors the dtypes that stand there, load, then convert"
 
 
-def _name_problems(expected: Mapping[str, object], given: Mapping[str, object]) -> list[str]:
+def _name_problems(current: ModuleState, given: Mapping[str, object]) -> list[str]:
+    expected = current.tensors
     missing, unexpected = set(expected) - set(given), set(given) - set(expected)
     problems = []
     if missing:
         problems.append(f"missing {with_nearest(missing, sorted(unexpected) or sorted(given))}")
     if unexpected:
         problems.append(f"unexpected {with_nearest(unexpected, sorted(missing) or sorted(expected))}")
+    if unsaved := sorted(unexpected & set(current.local_buffers)):
+        problems.append(f"'{unsaved[0]}' is a buffer that this model makes itself (persistent=False)")
     return problems
 
 

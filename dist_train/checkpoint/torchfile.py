@@ -22,15 +22,17 @@ def read_torch_file(path: Path) -> object:
     Raises:
         CheckpointError: it needs pickle, or it is no file of torch.save; Damaged: cut short or changed.
     """
-    if zipfile.is_zipfile(path):
-        _check_archive(path)
     try:
+        if zipfile.is_zipfile(path):
+            _check_archive(path)
         # Not by its name: torch 2.13 takes every *.safetensors for one, whatever is in it.
         with open(path, "rb") as file:
             return torch.load(file, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise _refused(path, error) from None
-    except Exception as error:  # torch has no error of its own for a file that makes no sense
+    except Exception as error:  # neither torch nor zipfile has one error for a file that makes no sense
         first = (str(error).splitlines() or [""])[0]
         raise Damaged(
             f"{path} cannot be read as a file of torch.save: {type(error).__name__}: {first}", file=path.name

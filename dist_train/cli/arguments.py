@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from dist_train import registry
+from dist_train.cli.candidates import folders
 from dist_train.cli.legacy import CHOICES
 from dist_train.cli.live import mode
+from dist_train.cli.values import Count, OneOf
 from dist_train.cli.verb import Verb
 from dist_train.errors import UsageError
 
@@ -43,17 +45,15 @@ class OptionGroup:
 
 
 def _value(
-    *names: str, help: str, metavar: str | None = None, type: Any = str, hidden: bool = False
+    *names: str, help: str, metavar: str | None = None, type: Any = str, **settings: Any
 ) -> click.Option:
     shown = metavar or _metavar(names, type)
     # multiple: so that the same thing given twice can be compared instead of the last one winning
-    return click.Option(names, multiple=True, help=help, metavar=shown, type=type, hidden=hidden)
+    return click.Option(names, multiple=True, help=help, metavar=shown, type=type, **settings)
 
 
 def _metavar(names: tuple[str, ...], type: Any) -> str | None:
-    """N for a number, the option's own name for a word; click's own for a choice."""
-    if isinstance(type, click.IntRange):
-        return "N"
+    """The option's own name for a word; else what its type calls itself."""
     flags = [name for name in names if name.startswith("--")]
     return flags[0][2:].upper() if type is str and flags else None
 
@@ -68,21 +68,24 @@ def option_groups() -> list[OptionGroup]:
         _value(
             "--launcher",
             help="Where to run.  [default: local]",
-            type=click.Choice(registry.names("launchers")),
+            type=OneOf(registry.names("launchers")),
         ),
         _value("-J", "--name", help="The run's name.  [default: TARGET's stem and the first free number]"),
-        _value("--run-dir", help="The run's directory.  [default: runs/NAME]", metavar="DIR"),
+        _value(
+            "--run-dir",
+            help="The run's directory.  [default: runs/NAME]",
+            metavar="DIR",
+            shell_complete=folders,
+        ),
         _value("-m", "module", help="Run a module, as `python -m` does.", metavar="MODULE"),
     ]
     size = [
-        _value(
-            "-N", "--nodes", "--nnodes", help="Number of nodes.  [default: 1]", type=click.IntRange(min=1)
-        ),
+        _value("-N", "--nodes", "--nnodes", help="Number of nodes.  [default: 1]", type=Count(1)),
         _value(
             "--gpus-per-node",
             "--nproc-per-node",
             help="Processes per node.  [default: all visible GPUs, or 1 on CPU]",
-            type=click.IntRange(min=1),
+            type=Count(1),
             metavar="G",
         ),
         _value(
@@ -91,38 +94,38 @@ def option_groups() -> list[OptionGroup]:
         _value(
             "--device",
             help="auto: CPU where this machine has no GPU.  [default: auto]",
-            type=click.Choice(["auto", "cpu", "cuda"]),
+            type=OneOf(["auto", "cpu", "cuda"]),
         ),
         _value("-t", "--time", help="Time limit: MM, HH:MM:SS or D-HH:MM:SS.", metavar="TIME"),
         _value("--mem", help="Memory per node.", metavar="64G"),
-        _value("--cpus-per-gpu", help="CPU cores per process.", type=click.IntRange(min=1)),
+        _value("--cpus-per-gpu", help="CPU cores per process.", type=Count(1)),
         _value("--cpus-per-task", help="", hidden=True),
     ]
     run = [
-        _value("--init-method", help="How the ranks' group meets.  [default: env://]", metavar="URL"),
+        _value("--init-method", help="torch's init_method for the ranks.  [default: env://]", metavar="URL"),
         _value("--env", help="A variable for every rank; no secrets.", metavar="K=V"),
         _value(
             "--secret", help="A variable whose value stays in the environment, in no file.", metavar="NAME"
         ),
         _value("--interface", help="Network interface or CIDR between the nodes.", metavar="NAME"),
-        _value("--progress", help=mode.HELP, type=click.Choice(mode.CHOICES)),
+        _value("--progress", help=mode.HELP, type=OneOf(mode.CHOICES)),
         _value("--show-ranks", help="Whose stdout to show: 0, all, or 0,3.  [default: 0]", metavar="RANKS"),
         _value(
             "--legacy-local-rank",
             help="Hand each rank --local_rank (underscore) or --local-rank (dash), as "
             "torch.distributed.launch did.  [default: auto, where the script declares it]",
-            type=click.Choice(CHOICES),
+            type=OneOf(CHOICES),
         ),
         _value("--run-id", help="", hidden=True),
         _flag("--dry-run", help="Print the plan and submit nothing."),
         _flag("--detach", help="Return at once with the job's handle."),
     ]
     failures = [
-        _value("--max-restarts", help="Over the whole run.  [default: 3]", type=click.IntRange(min=0)),
+        _value("--max-restarts", help="Over the whole run.  [default: 3]", type=Count(0)),
         _value(
             "--restart-on",
             help="crash: not after an exception of your code.  [default: crash]",
-            type=click.Choice(["crash", "any"]),
+            type=OneOf(["crash", "any"]),
         ),
         _flag("--accept-code-change", help="Go on although the code is not that of the last attempt."),
     ]
@@ -253,7 +256,11 @@ def _parse_options(
     context = click.Context(command, info_name="dist-train launch", token_normalize_func=normalize)
     context.allow_interspersed_args = interspersed
     parser = command.make_parser(context)
-    parsed, leftover, _ = parser.parse_args(args=list(argv))
+    try:
+        parsed, leftover, _ = parser.parse_args(args=list(argv))
+    except click.UsageError as error:
+        error.ctx = error.ctx or context  # an option without its value comes without
+        raise
     values: dict[str, list[Any]] = {}
     for option in command.params:
         if not isinstance(option, click.Option) or option.name not in parsed:

@@ -30,6 +30,13 @@ def configs_and_runs(
     return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
 
 
+def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Whatever folders the shell finds."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir")]
+
+
 def files(incomplete: str) -> list[CompletionItem[str]]:
     """Whatever files the shell finds."""
     from click.shell_completion import CompletionItem
@@ -40,4 +47,7 @@ def files(incomplete: str) -> list[CompletionItem[str]]:
 def _run_names() -> list[str]:
     from dist_train.cli.runs import all_runs
 
-    return [run.path.name for run in all_runs()]
+    try:
+        return [run.path.name for run in all_runs()]
+    except OSError:  # a folder that may not be read: half a line is no place for errors
+        return []

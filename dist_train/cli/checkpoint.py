@@ -17,6 +17,7 @@ from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option, once, run_argument
 from dist_train.cli.sub_verbs import SubVerbs
 from dist_train.cli.table import age, number, render_pairs, render_table, size
+from dist_train.cli.values import Count
 from dist_train.cli.verb import examples
 from dist_train.errors import ExitCode
 
@@ -75,7 +76,7 @@ def verify(path: str, as_json: bool) -> int:
 
 @checkpoint.command(context_settings=SPELLINGS)
 @click.argument("path", default="@last", metavar="[RUN|CHECKPOINT]", shell_complete=runs)
-@once("--step", type=click.IntRange(min=0), help="Of a run: this step.  [default: the newest]")
+@once("--step", type=Count(0), help="Of a run: this step.  [default: the newest]")
 @json_option
 def show(path: str, step: int | None, as_json: bool) -> int:
     """Print what a checkpoint's manifest says; whole with --json."""

@@ -14,6 +14,7 @@ from dist_train.cli.chosen_checkpoint import choose_checkpoint
 from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option, once
 from dist_train.cli.table import size
+from dist_train.cli.values import Count
 from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ExitCode, NotFoundError, UsageError
 
@@ -27,7 +28,7 @@ _entry = once("--entry", metavar="KEY", help="The part of FILE that holds the we
     cls=Verb,
     context_settings=SPELLINGS,
     epilog=examples(
-        "dist-train checkpoint import model.pt --out weights/  # weights/model.safetensors",
+        "dist-train checkpoint import model.pt --out weights/  # into a folder",
         "dist-train checkpoint import model.pt --out plain.safetensors --keep-names",
     ),
 )
@@ -56,12 +57,12 @@ def import_(file: str, out: str | None, entry: str | None, keep_names: bool, as_
     context_settings=SPELLINGS,
     epilog=examples(
         "dist-train checkpoint export digits-1 --out model.safetensors",
-        "dist-train checkpoint export digits-1 --best --out model.pt  # for torch.load(…, weights_only=True)",
+        "dist-train checkpoint export digits-1 --best --out model.pt  # plain torch",
     ),
 )
 @click.argument("source", default="@last", metavar="[RUN|CHECKPOINT|FILE]", shell_complete=runs)
 @once("--out", metavar="FILE", required=True, help="*.safetensors, or *.pt for plain torch.")
-@once("--step", type=click.IntRange(min=0), help="Of a run: this step.  [default: the newest whole one]")
+@once("--step", type=Count(0), help="Of a run: this step.  [default: the newest whole one]")
 @click.option("--best", is_flag=True, help="Of a run: the best by its checkpoint.keep_best.")
 @_entry
 @json_option
@@ -81,9 +82,9 @@ def export(source: str, out: str, step: int | None, best: bool, entry: str | Non
     (done,) = ask_checkpoints("export", chosen, str(target), *([] if entry is None else ["--entry", entry]))
     shown = repr(str(target))
     plain = f"model.load_state_dict(torch.load({shown}, weights_only=True))"
-    return _report(
-        done, as_json, plain if target.suffix in _TORCH else f"safetensors.torch.load_file({shown})"
-    )
+    # Not load_file: of tied weights the file holds one, and only load_model gives it both names.
+    theirs = f"safetensors.torch.load_model(model, {shown})"
+    return _report(done, as_json, plain if target.suffix in _TORCH else theirs)
 
 
 def _import_target(source: Path, out: str | None) -> Path:

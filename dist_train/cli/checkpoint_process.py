@@ -7,10 +7,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dist_train.errors import CheckpointError, CheckpointWriteError, DistTrainError, ExitCode, NotFoundError
+from dist_train.errors import (
+    CheckpointError,
+    CheckpointWriteError,
+    DistTrainError,
+    ExitCode,
+    NotFoundError,
+    UnavailableError,
+)
+
+_LEAVE_S = 10.0
 
 
 def ask_checkpoints(verb: str, path: Path, *words: str) -> Iterator[dict[str, Any]]:
@@ -26,6 +36,12 @@ def ask_checkpoints(verb: str, path: Path, *words: str) -> Iterator[dict[str, An
             for line in process.stdout:
                 yield json.loads(line)
         except GeneratorExit:
+            process.kill()
+            raise
+        except KeyboardInterrupt:
+            # The terminal has told it too; it removes what it has half written.
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(_LEAVE_S)
             process.kill()
             raise
         code = process.wait()
@@ -46,4 +62,9 @@ def _error(code: int, said: str) -> DistTrainError:
     }
     if code in kinds:
         return kinds[code](text)
+    if code < 0:
+        return UnavailableError(
+            f"the process that reads checkpoints was ended by signal {-code}",
+            mend="signal 9 is often the kernel's out-of-memory killer (`dmesg`): it needs more memory",
+        )
     return DistTrainError(f"reading checkpoints ended with exit code {code}: {text}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dist_train.cli.options import SPELLINGS
+from dist_train.cli.values import OneOf
 from dist_train.cli.verb import Verb, examples
 
 SHELLS = ("bash", "zsh", "fish")
@@ -16,12 +17,12 @@ _VARIABLE = "_DIST_TRAIN_COMPLETE"
     cls=Verb,
     context_settings=SPELLINGS,
     epilog=examples(
-        "echo 'eval \"$(dist-train completion bash)\"' >> ~/.bashrc  # then open a new shell",
-        "echo 'eval \"$(dist-train completion zsh)\"' >> ~/.zshrc  # below `autoload -U compinit; compinit`",
-        "dist-train completion fish | source  # a line for ~/.config/fish/config.fish",
+        "echo 'eval \"$(dist-train completion bash)\"' >> ~/.bashrc  # new shells have it",
+        "echo 'eval \"$(dist-train completion zsh)\"' >> ~/.zshrc  # below compinit",
+        "dist-train completion fish | source  # in config.fish",
     ),
 )
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=OneOf(SHELLS))
 def completion(shell: str) -> int:
     """Print the script that makes SHELL complete verbs, options, values, and the runs in ./runs."""
     from click.shell_completion import get_completion_class

@@ -28,7 +28,7 @@ _YAML = (".yaml", ".yml")
     cls=SubVerbs,
     epilog=examples(
         "dist-train config check train.yaml",
-        "dist-train config show train.yaml seed=1  # every value, and where it came from",
+        "dist-train config show train.yaml seed=1  # every value and its origin",
         "dist-train config show digits-1  # of a run",
         "dist-train config schema > train.schema.json  # for editors",
     ),

@@ -42,6 +42,7 @@ def _record(found: Inventory, visible: list[Gpu], machine: Machine) -> dict[str,
     return {
         "gpus": [{**gpu, "processes": list(gpu["processes"])} for gpu in gpus],
         "no_gpu_because": found.reason,
+        "left_out": list(found.left_out),
         "cores": asdict(machine.cores),
         "memory": asdict(machine.memory),
         "shared_memory": machine.shared_memory,
@@ -71,7 +72,7 @@ def _gpu_lines(found: Inventory, visible: list[Gpu]) -> list[str]:
     rows = [_row(gpu, visible) for gpu in found.gpus]
     hidden = len(found.gpus) - len(visible)
     said = [f"{hidden} of {len(found.gpus)} hidden by CUDA_VISIBLE_DEVICES"] if hidden else []
-    return [render_table(heads, rows), *said]
+    return [render_table(heads, rows), *said, *(f"not usable: {words}" for words in found.left_out)]
 
 
 def _row(gpu: Gpu, visible: list[Gpu]) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ def _row(gpu: Gpu, visible: list[Gpu]) -> tuple[str, ...]:
         str(visible.index(gpu)) if gpu in visible else "-",
         gpu.number,
         gpu.name,
-        f"{size(gpu.memory_used)} of {size(gpu.memory_total)}",
+        f"{size(gpu.memory_used)} of {size(gpu.memory_total)}" if gpu.memory_total else "-",
         "-" if gpu.utilisation is None else f"{gpu.utilisation} %",
         ", ".join(_process(p.pid, p.owner, p.memory_used) for p in gpu.processes) or "-",
         gpu.uuid,

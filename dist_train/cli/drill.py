@@ -15,8 +15,9 @@ import click
 
 from dist_train.cli.options import SPELLINGS, once
 from dist_train.cli.rehearsal import EVERY_STEPS, STEPS, Kill, Trained, train
+from dist_train.cli.values import Count
 from dist_train.cli.verb import Verb, examples
-from dist_train.errors import ExitCode
+from dist_train.errors import ConfigError, ExitCode, UnavailableError
 from dist_train.rundir.directory import take_free_name
 
 HASHES = ("weights_hash", "state_hash", "metrics_hash")
@@ -29,10 +30,10 @@ _TAIL_LINES = 30
     context_settings=SPELLINGS,
     epilog=examples("dist-train drill", "dist-train drill --ranks 2 --seed 7 --keep  # the same kill again"),
 )
-@once("--ranks", type=click.IntRange(min=1), metavar="N", help="Processes, on CPU (gloo).  [default: 3]")
+@once("--ranks", type=Count(1), metavar="N", help="Processes, on CPU (gloo).  [default: 3]")
 @once(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Count(0),
     metavar="S",
     help="Whom to kill, and when.  [default: drawn anew, and printed]",
 )
@@ -56,7 +57,7 @@ def drill(ranks: int | None, seed: int | None, keep: bool) -> int:
         killed = train(folder / "killed", ranks, kill)
         if killed.code != 0:
             return _failed(killed)
-        code = report(whole, killed)
+        code = report(whole, killed, kill)
         if keep:
             _say(f"kept: {folder}; dist-train list --all-dirs {folder}")
         return code
@@ -68,12 +69,12 @@ def choose(seed: int, ranks: int) -> Kill:
     return Kill(draw.randrange(ranks), draw.randrange(EVERY_STEPS + 2, STEPS))
 
 
-def report(whole: Trained, killed: Trained) -> int:
+def report(whole: Trained, killed: Trained, kill: Kill) -> int:
     """Both runs' hashes, and the verdict as the last line; returns the exit code."""
     for name, one in (("undisturbed", whole), ("killed", killed)):
         click.echo(f"{name:<12} {one.seconds:5.1f} s  " + "  ".join(_told(one)))
-    if whole.result is None or killed.result is None or killed.resumed_from is None:
-        click.echo("no verdict: a result is missing, or nobody was killed")
+    if (why := objection(whole, killed, kill)) is not None:
+        click.echo(f"no verdict: {why}")
         return _DIFFERENT
     click.echo(f"{'':<12} killed once, went on from the checkpoint of step {killed.resumed_from}")
     different = [name for name in HASHES if _hash(whole, name) != _hash(killed, name)]
@@ -86,8 +87,21 @@ def report(whole: Trained, killed: Trained) -> int:
     return _DIFFERENT
 
 
+def objection(whole: Trained, killed: Trained, kill: Kill) -> str | None:
+    """Why equal hashes would prove nothing; None where they would."""
+    if not all(_hash(one, name) for one in (whole, killed) for name in HASHES):
+        return "a result is missing"
+    if whole.restarts:
+        return "the undisturbed run was restarted"
+    if not killed.killed or killed.restarts != [kill.rank]:
+        return f"rank {kill.rank} was not killed, or another one died as well"
+    if killed.resumed_from is None:
+        return "the killed run went on from no checkpoint"
+    return None
+
+
 def _hash(one: Trained, name: str) -> str:
-    return str(getattr(one.result, name, None))
+    return str(getattr(one.result, name, ""))
 
 
 def _told(one: Trained) -> list[str]:
@@ -105,13 +119,26 @@ def _failed(one: Trained) -> int:
 @contextmanager
 def _place(keep: bool) -> Iterator[Path]:
     if keep:
-        yield take_free_name(Path("runs").absolute(), "drill")
+        yield _kept()
         return
-    folder = Path(tempfile.mkdtemp(prefix="dist-train-drill-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="dist-train-drill-"))
+    except OSError as error:
+        raise UnavailableError(f"no temporary folder: {error}", mend="set TMPDIR, or --keep") from error
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kept() -> Path:
+    root = Path("runs").absolute()
+    try:
+        return take_free_name(root, "drill")
+    except ConfigError as error:
+        raise ConfigError(
+            error.what, cause=error.cause, mend="cd to a folder of yours, or drop --keep"
+        ) from error
 
 
 @contextmanager

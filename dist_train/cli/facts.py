@@ -9,7 +9,7 @@ from typing import Any
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.devices import RankDevice, read_devices
-from dist_train.rundir.events import read_events
+from dist_train.rundir.events import RecentEvents
 from dist_train.rundir.failure import Failure, read_failure
 from dist_train.rundir.metrics import last_metrics
 from dist_train.rundir.progress import newest_step
@@ -30,9 +30,13 @@ class Facts:
     devices: tuple[RankDevice, ...] = ()
 
 
-def gather(run: RunDir) -> Facts:
-    """Read the records; nothing is asked of a cluster."""
-    events = _since_submitted(run)
+def gather(run: RunDir, events: list[dict[str, Any]] | None = None) -> Facts:
+    """Read the records; nothing is asked of a cluster.
+
+    Args:
+        events: since the last launch or resume; None reads them.
+    """
+    events = RecentEvents(run).look() if events is None else events
     step, attempt = newest_step(run), newest_attempt(run)
     manifest = None if step is None else run.checkpoints / f"step-{step:08d}" / "manifest.json"
     records = last_metrics(run.metrics)[::-1]
@@ -54,17 +58,6 @@ def newest_attempt(run: RunDir) -> int | None:
     if not run.attempts.is_dir():
         return None
     return max((int(path.name) for path in run.attempts.iterdir() if path.name.isdigit()), default=None)
-
-
-def _since_submitted(run: RunDir) -> list[dict[str, Any]]:
-    """The events since the last launch or resume: each of those begins a new count."""
-    events: list[dict[str, Any]] = []
-    for event in read_events(run):
-        if event.get("kind") == "submitted":
-            events = []
-        elif "kind" in event:
-            events.append(event)
-    return events
 
 
 def _current_failure(run: RunDir, events: list[dict[str, Any]]) -> Failure | None:

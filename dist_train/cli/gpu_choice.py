@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dist_train.errors import ConfigError, UsageError
 from dist_train.jobs.gpu_choice import choice_in_words, choose_gpus
-from dist_train.jobs.gpus import Gpu, visible_gpus
+from dist_train.jobs.gpus import Gpu, inventory, visible_gpus
 
 if TYPE_CHECKING:
     from dist_train.config.launch import LaunchConfig
@@ -40,23 +41,33 @@ def choose_devices(asked: str | None, launch: LaunchConfig) -> Devices:
             raise UsageError(f"--gpus {asked} contradicts --device cpu", mend="give one of them")
         return Devices("cpu", procs)
     visible = visible_gpus()
+    if not visible and (asked or launch.device == "cuda"):
+        raise _no_gpu(asked, launch.nodes * procs)
     if asked:
         return _asked(asked, visible, launch)
-    if visible or launch.device == "cuda":
+    if visible:
         return _first(visible, launch)
     count = launch.nodes * procs
     return Devices("cpu", procs, said=(f"no GPU on this machine: running {count} process(es) on CPU (gloo)",))
+
+
+def _no_gpu(asked: str | None, needed: int) -> ConfigError:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return ConfigError(
+        f"{f'--gpus {asked}' if asked else '--device cuda'}: no GPU is visible here, {needed} are needed",
+        cause=inventory().reason or f"CUDA_VISIBLE_DEVICES={hidden!r} means none of them",
+        mend=f"{'drop --gpus: ' if asked else ''}--device cpu runs {needed} process(es) on CPU",
+    )
 
 
 def _first(visible: list[Gpu], launch: LaunchConfig) -> Devices:
     procs = launch.gpus_per_node or max(1, len(visible) // launch.nodes)
     needed = launch.nodes * procs
     if needed > len(visible):
-        mend = f"ask for at most {len(visible)}, or add --device cpu to run {needed} processes on CPU"
         size = f"{launch.nodes} node(s) x {procs}"
         raise ConfigError(
             f"{needed} GPUs were asked for ({size}), {len(visible)} are visible here",
-            mend=mend if visible else f"add --device cpu to run {needed} process(es) on CPU",
+            mend=f"ask for at most {len(visible)}, or add --device cpu to run {needed} processes on CPU",
         )
     said = f"GPUs: the first {needed} of {len(visible)} visible (--gpus auto takes the least used)"
     return Devices("cuda", procs, tuple(visible[:needed]), (said,) if needed < len(visible) else ())
@@ -81,8 +92,18 @@ def _asked(asked: str, visible: list[Gpu], launch: LaunchConfig) -> Devices:
     procs = launch.gpus_per_node or per_node
     said = [choice_in_words(asked, chosen, visible)]
     if per_node > procs:
+        _refuse_slices(asked, chosen, per_node)
         said.append(
             f"{per_node} GPUs for {procs} process(es) of a node: process i computes on the i-th; "
             "all are visible, for code that drives several (strategy dp, a model split by hand)"
         )
     return Devices("cuda", procs, tuple(chosen), tuple(said))
+
+
+def _refuse_slices(asked: str, chosen: list[Gpu], per_node: int) -> None:
+    if any(gpu.slice is not None for gpu in chosen):
+        raise ConfigError(
+            f"--gpus {asked}: it gives a process several GPUs, and some are MIG slices",
+            cause="CUDA shows a process one slice at most",
+            mend=f"--gpus-per-node {per_node}, a process for each",
+        )

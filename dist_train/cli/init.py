@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from dist_train.cli.candidates import folders
 from dist_train.cli.options import SPELLINGS
 from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ConfigError, ExitCode
@@ -29,7 +30,9 @@ _WHAT = {
     context_settings=SPELLINGS,
     epilog=examples("dist-train init my_project && cd my_project && dist-train launch train.yaml"),
 )
-@click.argument("folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path))
+@click.argument(
+    "folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path), shell_complete=folders
+)
 def init(folder: Path) -> int:
     """Write train.yaml, model.py and the editor's schema into DIR (default: here); they run unchanged.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _EXAMPLES = examples(
-    "dist-train launch --nodes 2 --gpus-per-node 2  # the digits that come with it",
+    "dist-train launch --nodes 2 --gpus-per-node 2  # the bundled digits",
     "dist-train launch train.yaml trainer.epochs=3 seed=1  # any key, in passing",
-    "dist-train launch --gpus-per-node 4 train.py --lr 0.1  # any torchrun-style script",
+    "dist-train launch --gpus-per-node 4 train.py --lr 0.1  # your script",
     "dist-train launch --gpus-per-node 4 -m my_package.train --lr 0.1",
     "dist-train launch train.yaml --launcher slurm --nodes 2 --gpus-per-node 4 -p gpu --time 8:00:00",
     "dist-train launch train.yaml --launcher kubernetes --image IMAGE --nodes 2 --run-volume pvc/runs",
-    "dist-train launch train.yaml --launcher slurm --dry-run  # print what would be submitted",
+    "dist-train launch train.yaml --launcher slurm --dry-run  # only print the plan",
 )
 
 
@@ -73,7 +74,6 @@ def make_command() -> click.Command:
         "SCRIPT.py or -m MODULE (any torchrun-style script; every word after it is the script's).",
         epilog=_EXAMPLES,
         options_metavar="[OPTIONS] [TARGET] [ARGS]...",
-        add_help_option=False,
     )
     command.groups = groups
     return command
@@ -96,8 +96,7 @@ def launch(argv: Sequence[str]) -> int:
     try:
         handle = _submit(request, plan)
     except BaseException:
-        if made:
-            shutil.rmtree(request.spec.run_dir, ignore_errors=True)
+        _remove(made)
         raise
     return finish_submission(
         request.launcher, handle, request.spec.run_dir, bool(words.options.get("detach")), progress
@@ -140,16 +139,17 @@ def _free_name(root: Path, stem: str) -> Path:
     return root / f"{stem}-{number}"
 
 
-def _prepare(request: Request) -> tuple[Request, Plan, bool]:
-    """Take the run directory and write config and plan; whether the directory is new."""
+def _prepare(request: Request) -> tuple[Request, Plan, list[Path]]:
+    """Take the run directory and write config and plan; the folders made for it, innermost first."""
     spec = request.spec
-    made = True
+    above = [folder for folder in spec.run_dir.parents if not folder.exists()]
     if request.fixed_dir:
         _refuse_existing_run(spec.run_dir)
-        made = _take(RunDir(spec.run_dir))
+        made = [spec.run_dir, *above] if _take(RunDir(spec.run_dir)) else []
     else:
         spec = replace(spec, run_dir=take_free_name(spec.run_dir.parent, request.stem))
         spec = replace(spec, name=spec.run_dir.name)
+        made = [spec.run_dir, *above]
     request = replace(request, spec=spec)
     run = RunDir(spec.run_dir)
     try:
@@ -159,10 +159,18 @@ def _prepare(request: Request) -> tuple[Request, Plan, bool]:
         plan = request.launcher.plan(spec, request.options)
         write_plan(run, plan)
     except BaseException:
-        if made:
-            shutil.rmtree(run.path, ignore_errors=True)
+        _remove(made)
         raise
     return request, plan, made
+
+
+def _remove(made: list[Path]) -> None:
+    """Nothing is left of a launch that was refused; what others have put there stays."""
+    if made:
+        shutil.rmtree(made[0], ignore_errors=True)
+    for folder in made[1:]:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _take(run: RunDir) -> bool:

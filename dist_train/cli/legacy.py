@@ -6,6 +6,7 @@ Without it such a script takes its default, and all ranks of a node work on the 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,17 +53,22 @@ def local_rank_flag(asked: str | None, target: Target) -> tuple[str, tuple[str, 
 
 def _source(target: Target) -> ast.Module | None:
     """The script's syntax tree; None where it cannot be read, which its ranks will say."""
-    try:
-        if target.kind == "script":
-            return ast.parse(Path(target.value).read_bytes())
-        from dist_train.config.locate import find_module, parse
+    with warnings.catch_warnings():
+        # Of its own "\d", say: its ranks warn of it, once.
+        warnings.simplefilter("ignore")
+        try:
+            return _parsed(target)
+        except (OSError, SyntaxError, ValueError, ConfigError):
+            return None
 
-        module = find_module(target.value, [target.folder])
-        return parse(
-            find_module(f"{target.value}.__main__", [target.folder]) if module.is_package else module
-        )
-    except (OSError, SyntaxError, ValueError, ConfigError):
-        return None
+
+def _parsed(target: Target) -> ast.Module | None:
+    if target.kind == "script":
+        return ast.parse(Path(target.value).read_bytes())
+    from dist_train.config.locate import find_module, parse
+
+    module = find_module(target.value, [target.folder])
+    return parse(find_module(f"{target.value}.__main__", [target.folder]) if module.is_package else module)
 
 
 def _declared(tree: ast.Module) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dist_train.cli.candidates import folders
 from dist_train.cli.facts import gather
 from dist_train.cli.json_output import print_json
 from dist_train.cli.options import SPELLINGS, json_option, once
@@ -30,7 +31,12 @@ _HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS
     epilog=examples("dist-train list", "dist-train list --all-dirs . --json"),
 )
 @json_option
-@once("--all-dirs", metavar="DIR", help="Every run anywhere below DIR.  [default: those in ./runs]")
+@once(
+    "--all-dirs",
+    metavar="DIR",
+    shell_complete=folders,
+    help="Every run anywhere below DIR.  [default: those in ./runs]",
+)
 def list_runs(as_json: bool, all_dirs: str | None) -> int:
     """List the runs: phase, size, newest checkpoint's step, last loss, time since the submission."""
     runs = all_runs() if all_dirs is None else _below(Path(all_dirs))
@@ -53,11 +59,11 @@ def list_runs(as_json: bool, all_dirs: str | None) -> int:
 def _below(root: Path) -> Iterator[RunDir]:
     if not root.is_dir():
         raise NotFoundError(f"no such directory: {root}")
-    for folder, folders, files in os.walk(root.absolute()):
+    for folder, inner, files in os.walk(root.absolute()):
         if "job.json" in files:
-            folders.clear()  # a run holds no other run
+            inner.clear()  # a run holds no other run
             yield RunDir(Path(folder))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
 
 
 def _status(run: RunDir) -> Status | DistTrainError:

@@ -15,6 +15,7 @@ from dist_train.cli.live.follow import shown
 from dist_train.cli.options import SPELLINGS, json_option, once, run_argument
 from dist_train.cli.runs import OpenedRun, open_run
 from dist_train.cli.standing import ask, never_began
+from dist_train.cli.values import Count, OneOf
 from dist_train.cli.verb import Verb, examples
 from dist_train.errors import NotFoundError, UsageError
 
@@ -30,15 +31,13 @@ _POLL_S = 0.2
     ),
 )
 @run_argument
-@once(
-    "--rank", type=click.IntRange(min=0), help="Of one rank only.  [default: all, each line behind its rank]"
-)
-@once("--attempt", type=click.IntRange(min=0), help="Of one attempt.  [default: the newest]")
+@once("--rank", type=Count(0), help="Of one rank only.  [default: all, each line behind its rank]")
+@once("--attempt", type=Count(0), help="Of one attempt.  [default: the newest]")
 @click.option("-f", "--follow", is_flag=True, help="Go on while it grows, into later attempts too.")
 @once("--grep", metavar="RE", help="Only lines in which this regular expression is found.")
 @once(
     "--progress",
-    type=click.Choice(mode.CHOICES),
+    type=OneOf(mode.CHOICES),
     help="With --follow: live draws the panel of `launch` below the log.  [default: plain]",
 )
 @json_option

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VERBS = {
     "launch": ("dist_train.cli.launch", "Run a config, a script or a module on every process of a job."),
     "resume": ("dist_train.cli.resume", "Go on with a run from its newest good checkpoint."),
-    "status": ("dist_train.cli.status", "Say where a run is, and who answered."),
+    "status": ("dist_train.cli.status", "Say how a run is doing: its step, loss, failure."),
     "logs": ("dist_train.cli.logs", "Print a run's log, by rank and attempt."),
     "cancel": ("dist_train.cli.cancel", "End a run: it saves, stops and stays ended."),
     "list": ("dist_train.cli.list", "List the runs."),
@@ -38,8 +38,8 @@ VERBS = {
 GROUPS = {
     "Begin": ("init", "launch", "drill"),
     "A run": ("status", "logs", "list", "cancel", "resume"),
-    "What it left": ("checkpoint", "predict"),
-    "Look first": ("devices", "config", "env"),
+    "Its results": ("checkpoint", "predict"),
+    "Before a run": ("devices", "config", "env"),
     "Shell": ("completion",),
 }
 _ALIASES = {"gpus": "devices"}
@@ -104,7 +104,7 @@ class Verbs(Verb, click.Group):
         ):
             import difflib
 
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            near = difflib.get_close_matches(args[0], [*VERBS, *_ALIASES], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(VERBS)}."
             raise click.UsageError(f"no verb is called {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -115,8 +115,8 @@ class Verbs(Verb, click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="VERB [WORDS]...   (VERB --help explains it)",
     epilog=examples(
-        "dist-train launch --nodes 2 --gpus-per-node 2  # the digits that come with it",
-        "dist-train launch --gpus-per-node 2 train.py --lr 0.1  # a script, and its own words",
+        "dist-train launch --nodes 2 --gpus-per-node 2  # the bundled digits",
+        "dist-train launch --gpus-per-node 2 train.py --lr 0.1  # your script",
         "dist-train status  # of the newest run",
     ),
 )
@@ -127,7 +127,18 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """The console script; ends the process with the documented exit code."""
+    _open_closed_streams()
     sys.exit(run(argv))
+
+
+def _open_closed_streams() -> None:
+    """`dist-train … >&-`: else the next file or socket becomes stdout, also of what we start."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(opened, True)
 
 
 def run(argv: list[str] | None = None) -> int:

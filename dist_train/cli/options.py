@@ -10,6 +10,7 @@ import click
 from dist_train.cli.arguments import normalize
 from dist_train.cli.candidates import runs
 from dist_train.cli.live import mode
+from dist_train.cli.values import OneOf
 from dist_train.errors import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ def json_option(function: _F) -> _F:
 
 def progress_option(function: _F) -> _F:
     """--progress of what follows a job."""
-    return once("--progress", type=click.Choice(mode.CHOICES), help=mode.HELP)(function)
+    return once("--progress", type=OneOf(mode.CHOICES), help=mode.HELP)(function)
 
 
 def _only_one(context: click.Context, option: click.Parameter, given: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from dist_train.cli.candidates import runs
 from dist_train.cli.chosen_checkpoint import choose_checkpoint
 from dist_train.cli.options import SPELLINGS, once
 from dist_train.cli.runs import find_run, read_job
+from dist_train.cli.values import Count
 from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from dist_train.rundir import RunDir
@@ -42,16 +43,16 @@ class Source:
 )
 @click.argument("source", default="@last", metavar="[RUN|CHECKPOINT|WEIGHTS]", shell_complete=runs)
 @once("--config", metavar="CONFIG", help="The model's config, where SOURCE is not part of a run.")
-@once("--step", type=click.IntRange(min=0), help="Of a run: this step.  [default: the newest whole one]")
+@once("--step", type=Count(0), help="Of a run: this step.  [default: the newest whole one]")
 @click.option("--best", is_flag=True, help="Of a run: the best by its checkpoint.keep_best.")
 @once("--entry", metavar="KEY", help="The part of WEIGHTS that holds the weights, where several do.")
 @once("--input", "inputs", metavar="WHAT", help="evaluation, train, FILE, FILE:KEY or a folder.")
 @once(
     "--output", metavar="FILE", help="New *.jsonl, *.npy or *.safetensors.  [default: JSON lines on stdout]"
 )
-@once("--batch-size", type=click.IntRange(min=1), help="Samples per batch.  [default: the config's]")
+@once("--batch-size", type=Count(1), help="Samples per batch.  [default: the config's]")
 @once("--gpus", metavar="0,3|auto", help="One process on each; auto: the least used.  [default: all visible]")
-@once("--processes", type=click.IntRange(min=1), help="So many on the CPU instead.")
+@once("--processes", type=Count(1), help="So many on the CPU instead.")
 def predict(
     source: str,
     config: str | None,
@@ -112,17 +113,22 @@ def _source(word: str, config: str | None, step: int | None, best: bool) -> Sour
             cause="it runs a script or a module, whose model only that script can make",
             mend="in Python: dt.checkpoint.load_model(path, model); dt.Predictor(model)",
         )
-    folder = str(read_job(run).get("spec", {}).get("target", {}).get("folder") or run.path)
-    return Source(chosen, run.config, Path(folder))
+    return Source(chosen, run.config, _folder_of(run))
 
 
 def _configured(weights: Path, config: str) -> Source:
     path = Path(config)
-    if not path.is_file():
-        path = find_run(config).config
-    if not path.is_file():
-        raise NotFoundError(f"no such file: {config}")
-    return Source(weights, path.absolute(), path.absolute().parent)
+    if path.is_file():
+        return Source(weights, path.absolute(), path.absolute().parent)
+    run = find_run(config)
+    if not run.config.is_file():
+        raise NotFoundError(f"{config} is a run without a config.yaml", mend="--config CONFIG.yaml")
+    return Source(weights, run.config, _folder_of(run))
+
+
+def _folder_of(run: RunDir) -> Path:
+    """Whose modules the run's config names."""
+    return Path(read_job(run).get("spec", {}).get("target", {}).get("folder") or run.path)
 
 
 def _run_of(checkpoint: Path) -> RunDir | None:
@@ -163,10 +169,12 @@ def _run(argv: list[str], environ: dict[str, str]) -> int:
     except KeyboardInterrupt:
         # The terminal has told it too; it ends its workers and leaves no half a file.
         try:
-            process.wait(_LEAVE_S)
+            code = process.wait(_LEAVE_S)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.kill()
-            process.wait()
+            code = process.wait()
+        if code != 0:
+            click.echo("[dist-train] stopped: no output file was made", err=True)
         return int(ExitCode.INTERRUPTED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,13 +14,14 @@ from dist_train import env
 from dist_train.cli.bundled import bundled_example
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import read_events
+from dist_train.rundir.failure import read_failure
 from dist_train.rundir.result import Result, read_result
 
 EVERY_STEPS = 10
 EPOCHS = 2
 STEPS = 46  # 1,438 samples in batches of 64, twice
-# More than the grace: a launch that was asked to stop saves first.
-_STOP_S = 60.0
+# More than the grace: a launch that was asked to stop saves first; one that was asked again kills.
+_STOP_S = (60.0, 15.0)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,17 @@ class Trained:
     def result(self) -> Result | None:
         """The figures and hashes; None unless it was trained to the end."""
         return read_result(self.run) if self.code == 0 else None
+
+    @property
+    def restarts(self) -> list[int | None]:
+        """The rank on whose account each restart came."""
+        return [event.get("rank") for event in read_events(self.run, "restarted")]
+
+    @property
+    def killed(self) -> bool:
+        """Whether its last failure was a death by `kill -9`."""
+        failure = read_failure(self.run)
+        return failure is not None and failure.signal == signal.SIGKILL
 
     @property
     def resumed_from(self) -> int | None:
@@ -89,11 +102,21 @@ def _launch(words: list[str], output: Path) -> int:
     try:
         return process.wait()
     except BaseException:
-        # A Ctrl-C has reached it as well; whatever else ends us has not.
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        finally:
-            process.kill()
-            process.wait()
+        end(process)
         raise
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it has ended all that it started: its folder is removed next."""
+    # A Ctrl-C has reached it as well; whatever else ends us has not.
+    process.terminate()
+    for patience_s in _STOP_S:
+        try:
+            process.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            break
+        except (KeyboardInterrupt, SystemExit):
+            continue  # a second Ctrl-C has reached it as well: it kills
+    process.kill()
+    process.wait()

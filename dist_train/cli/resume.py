@@ -14,6 +14,7 @@ from dist_train.cli.options import SPELLINGS, once, progress_option, run_argumen
 from dist_train.cli.runs import OpenedRun, open_run, read_job, write_job
 from dist_train.cli.standing import ask, is_at_work, is_unknown
 from dist_train.cli.turn import own_turn
+from dist_train.cli.values import Count
 from dist_train.cli.verb import Verb, examples
 from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
 from dist_train.jobs.gpus import visible_gpus
@@ -41,20 +42,20 @@ class Changes:
     cls=Verb,
     context_settings=SPELLINGS,
     epilog=examples(
-        "dist-train resume  # the newest run, as it was",
+        "dist-train resume  # the newest run",
         "dist-train resume digits-1 --nodes 1 --gpus-per-node 2  # at another size",
     ),
 )
 @run_argument
-@once("-N", "--nodes", "--nnodes", type=click.IntRange(min=1), help="Another number of nodes.")
+@once("-N", "--nodes", "--nnodes", type=Count(1), help="Another number of nodes.")
 @once(
     "--gpus-per-node",
     "--nproc-per-node",
-    type=click.IntRange(min=1),
+    type=Count(1),
     metavar="G",
     help="Another number of processes per node.",
 )
-@once("--max-restarts", type=click.IntRange(min=0), help="Restarts from now on; the count begins anew.")
+@once("--max-restarts", type=Count(0), help="Restarts from now on; the count begins anew.")
 @once("--mem", metavar="64G", help="Another memory per node, where the last start had too little.")
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
@@ -142,7 +143,7 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         # Only a job that was given GPUs of this machine by name needs to be given them again.
         gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
-    return spec, _size_notice(old, spec)
+    return spec, [*_size_notice(old, spec), *_gpu_notice(old, spec)]
 
 
 def _resources(before: tuple[tuple[str, str], ...], mem: str | None) -> tuple[tuple[str, str], ...]:
@@ -163,6 +164,12 @@ def _gpus_again(old: JobSpec, nodes: int, procs: int) -> tuple[str, ...]:
         )
     kept = [uuid for uuid in old.gpus if uuid in visible]
     return tuple([*kept, *(uuid for uuid in visible if uuid not in kept)][:count])
+
+
+def _gpu_notice(old: JobSpec, new: JobSpec) -> list[str]:
+    gone = [uuid for uuid in old.gpus if uuid not in new.gpus]
+    others = [uuid for uuid in new.gpus if uuid not in old.gpus]
+    return [f"not visible any more: {', '.join(gone)}; taking {', '.join(others)}"] if gone and others else []
 
 
 def _size_notice(old: JobSpec, new: JobSpec) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
 import click
 
@@ -11,6 +12,15 @@ from dist_train.cli.verb import Verb
 
 class SubVerbs(Verb, click.Group):
     """As the top level: unknown words name the nearest known one."""
+
+    def __init__(self, name: str | None = None, **settings: Any) -> None:
+        super().__init__(name, **{"subcommand_metavar": "VERB [WORDS]...", **settings})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole first sentence: click cuts it to the line."""
+        known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=500)) for name, one in known if one])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

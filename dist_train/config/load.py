@@ -122,9 +122,9 @@ def _no_such_file(path: Path) -> NotFoundError:
     return NotFoundError(f"no such file: {path}", mend=_in_folder(folder, path.name))
 
 
-def _in_folder(folder: Path, name: str) -> str | None:
+def _in_folder(folder: Path, name: str) -> str:
     files = sorted(file.name for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
     close = place.nearest(name, files)
     if close is not None:
         return f"did you mean {folder / close}?"
-    return f"in that folder: {', '.join(files[:12])}" if files else None
+    return f"in that folder: {', '.join(files[:12])}" if files else "`dist-train init` writes one"

@@ -296,7 +296,7 @@ def loader(
         seed: default the run's, else 0.
         workers: loader processes per rank.
         collate_fn: list of samples -> batch; default torch's.
-        pin_memory: default True where the run's device is a GPU.
+        pin_memory: default True where `device`, or the run's, is a GPU.
         dataset_id: tells data sets apart; default the dataset's own `dataset_id`, else "".
         worker_init_fn: as DataLoader's.
         multiprocessing_context: "fork", "spawn" or "forkserver".
@@ -307,7 +307,8 @@ def loader(
     if seed is None:
         seed = 0 if run is None else run.seed
     if pin_memory is None:
-        pin_memory = run is not None and run.device.type == "cuda"
+        devices = [None if run is None else run.device, None if device is None else as_device(device)]
+        pin_memory = any(one is not None and one.type == "cuda" for one in devices)
     return ExactLoader(
         dataset,
         batch_size,

@@ -35,6 +35,10 @@ class CudaCopies:
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(self, batch: Any) -> Any:
+        # What the program has dropped is free memory to this stream, though kernels may still read it
+        # (`hold` does not see into objects that move themselves). They are the last step's: the copy
+        # runs beside the one that comes.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             return to_device(batch, self._device)
 
@@ -43,8 +47,9 @@ class CudaCopies:
         current.wait_stream(self._stream)
 
         def hold(tensor: torch.Tensor) -> torch.Tensor:
-            # Made on the side stream: its memory must not be given away before this stream is done with it.
-            if tensor.is_cuda:
+            # Made on the side stream: its memory must not be given away before this stream is done with
+            # it, to whoever else has been given the same stream (torch has a pool of them).
+            if tensor.is_cuda and tensor.layout == torch.strided:
                 tensor.record_stream(current)
             return tensor
 
@@ -65,7 +70,10 @@ def ahead(batches: Iterable[Any], copies: Copies) -> Iterator[Any]:
     coming = _begin(iterator, copies)
     while coming is not None:
         if isinstance(coming, Exception):
-            raise coming
+            try:
+                raise coming
+            finally:
+                del coming  # else error and frame hold each other, and the batches
         (batch,) = coming
         # Before the next copy begins: else the program's stream would wait for that one too.
         copies.finish(batch)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import os
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from dist_train.jobs.parent import end_with_parent
+
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -27,20 +26,14 @@ class WorkerStart:
         self.user_init = user_init
         self.parent = os.getpid()
         # The kernel sends the signal when the creating *thread* ends, and a fork server is not the parent.
-        self.binds = (
-            sys.platform == "linux"
-            and start_method != "forkserver"
-            and threading.current_thread() is threading.main_thread()
-        )
+        self.binds = start_method != "forkserver" and threading.current_thread() is threading.main_thread()
 
     def __call__(self, worker_id: int) -> None:
         # A forked worker inherits the rank's garbage too. Collecting it here runs destructors that join
         # threads which did not come along (a TCPStore's): such a worker hangs, and its rank with it.
         gc.freeze()
         if self.binds:
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self.parent:
-                os._exit(1)  # the parent died before the line above
+            end_with_parent(self.parent, signal.SIGKILL)
         if self.user_init is not None:
             self.user_init(worker_id)
 

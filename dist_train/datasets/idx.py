@@ -48,7 +48,7 @@ class IdxImages(Dataset[Sample]):
             raise ConfigError(f"split {split!r} does not exist", mend='give "train" or "evaluation"')
         if limit is not None and limit < 1:
             raise ConfigError(f"limit {limit} leaves no image", mend="raise it, or leave it out")
-        place = Path(FASHION_MNIST if folder is None else folder)
+        place = Path(FASHION_MNIST if folder is None else folder).expanduser()
         images = read_idx(_find(place, _PREFIXES[split], "images"), dimensions=3)
         labels = read_idx(_find(place, _PREFIXES[split], "labels"), dimensions=1)
         if len(images) != len(labels):
@@ -57,6 +57,8 @@ class IdxImages(Dataset[Sample]):
                 cause="the two files do not belong together",
                 mend="copy both from one place again",
             )
+        if not len(images):
+            raise ConfigError(f"{place} holds no {split} image", mend="copy the files again")
         self.images = torch.from_numpy(images[:limit])
         self.labels = torch.from_numpy(labels[:limit].astype(np.int64))
         digest = hashlib.blake2b(images[:limit].tobytes() + labels[:limit].tobytes(), digest_size=8)
@@ -110,38 +112,47 @@ def _bytes(path: Path) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(
-            f"{path} cannot be read", cause=str(error), mend=f"gzip -t {path}   (tells whether it is whole)"
-        ) from None
+        look = f"gzip -t {path}   (tells whether it is whole)" if path.suffix == ".gz" else f"ls -lL {path}"
+        raise ConfigError(f"{path} cannot be read", cause=str(error), mend=look) from None
 
 
 def _find(folder: Path, prefix: str, what: Literal["images", "labels"]) -> Path:
     dimensions = {"images": 3, "labels": 1}[what]
     names = [f"{prefix}-{what}{dot}idx{dimensions}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
     install = "sudo apt-get install dataset-fashion-mnist"
-    if folder == Path(FASHION_MNIST) and not folder.is_dir():
-        raise NotFoundError(
-            f"no folder {folder}, where Debian keeps Fashion-MNIST",
-            mend=f"{install}   (or give `folder`: one with MNIST's file names)",
-        )
-    if not folder.is_dir():
-        raise NotFoundError(
-            f"no folder {folder}",
-            cause="images are read from files of MNIST's names in it",
-            mend=f"check `folder`; Fashion-MNIST: {install}, and leave `folder` out",
-        )
+    try:
+        present = {path.name for path in folder.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_folder(folder, install) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be read", cause=error.strerror, mend=f"ls -ld {folder}   (says who may)"
+        ) from None
+    for name in names:
+        if name in present:
+            return folder / name
     raise NotFoundError(
         f"{folder} has no {names[0]}",
-        cause=f"nor {', '.join(names[1:])}; it holds {_listed(folder)}",
+        cause=f"nor {', '.join(names[1:])}; it holds {_listed(present)}",
         mend=f"rename the files as MNIST's are; Fashion-MNIST: {install}, and leave `folder` out",
     )
 
 
-def _listed(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir())
+def _no_folder(folder: Path, install: str) -> NotFoundError:
+    if folder == Path(FASHION_MNIST):
+        return NotFoundError(
+            f"no folder {folder}, where Debian keeps Fashion-MNIST",
+            mend=f"{install}   (or give `folder`: one with MNIST's file names)",
+        )
+    return NotFoundError(
+        f"no folder {folder}",
+        cause="images are read from files of MNIST's names in it",
+        mend=f"check `folder`; Fashion-MNIST: {install}, and leave `folder` out",
+    )
+
+
+def _listed(present: set[str]) -> str:
+    names = sorted(present)
     return ", ".join(names[:5]) + (" …" if len(names) > 5 else "") if names else "nothing"
 
 

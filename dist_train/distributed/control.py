@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as torch_dist
@@ -17,6 +18,24 @@ import torch.distributed as torch_dist
 # Anything that json.dumps takes and gives back equal: no tuples, string keys only.
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Coming(Generic[T]):
+    """A value that is on its way.
+
+    Args:
+        get: waits for it.
+        has_come: whether `get` would not wait.
+    """
+
+    get: Callable[[], T]
+    has_come: Callable[[], bool] = lambda: True
+
+    def then(self, change: Callable[[T], U]) -> Coming[U]:
+        """What it is changed into, once it has come."""
+        return Coming(lambda: change(self.get()), self.has_come)
 
 
 class Control:
@@ -59,12 +78,12 @@ class Control:
 
     def sum(self, values: list[float]) -> list[float]:
         """Element-wise float64 sum over ranks, on every rank."""
-        return self.sum_later(values)()
+        return self.sum_later(values).get()
 
-    def sum_later(self, values: list[float]) -> Callable[[], list[float]]:
-        """As `sum`, begun now: what is returned waits for the sums and gives them."""
+    def sum_later(self, values: list[float]) -> Coming[list[float]]:
+        """As `sum`, begun now."""
         if self.group is None:
-            return lambda: list(values)
+            return Coming(lambda: list(values))
         box = torch.tensor(values, dtype=torch.float64)
         work = torch_dist.all_reduce(box, group=self.group, async_op=True)
 
@@ -72,7 +91,7 @@ class Control:
             work.wait()
             return [float(v) for v in box.tolist()]
 
-        return arrived
+        return Coming(arrived, work.is_completed)
 
     def broadcast(self, value: JsonValue, src: int = 0) -> JsonValue:
         """Rank `src`'s value on every rank; the others' argument is ignored."""

@@ -8,7 +8,7 @@ import torch
 
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError
-from dist_train.jobs.device_names import nearest_device_name
+from dist_train.jobs.device_names import nearest_device_name, visible_names
 
 CHOICES = ("auto", "cpu", "cuda")
 
@@ -80,7 +80,7 @@ def _refuse_unseen(device: torch.device) -> None:
     raise ConfigError(
         f"device {str(device)!r}: {count} GPU(s) are visible to this process",
         cause=(None if visible is None else numbers) if count else _why_none(),
-        mend=f"use cuda:0 to cuda:{count - 1}, or run.device" if count else "use 'cpu', or run.device",
+        mend=f"use {visible_names(count)}, or run.device" if count else "use 'cpu', or run.device",
     )
 
 
@@ -88,5 +88,8 @@ def unique_id(device: torch.device) -> str | None:
     """What tells this GPU from all others of the host; None on CPU."""
     if device.type != "cuda":
         return None
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    if first.startswith("MIG-"):
+        return first  # the one slice that a process sees; its properties may tell the whole card's name
     properties = torch.cuda.get_device_properties(device)
     return str(getattr(properties, "uuid", device.index))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from dist_train.distributed.control import Control, JsonValue
 from dist_train.distributed.share import ShareBox
 from dist_train.distributed.teardown import Leaving
 from dist_train.env import RankInfo
+from dist_train.errors import NotFoundError
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics import append_metric
 
@@ -68,7 +70,7 @@ class Run:
         self.device = device
         self.control = control if control is not None else Control()
         self.seed = seed
-        self.dir = directory
+        self._directory = directory
         self.run_id = run_id
         self.attempt = attempt
         self.share = ShareBox()
@@ -104,6 +106,23 @@ class Run:
         return self.info.num_nodes
 
     @property
+    def dir(self) -> Path:
+        """The run directory.
+
+        Raises:
+            NotFoundError: nobody launched this script, so it has none.
+        """
+        if self._directory is None:
+            script = shlex.join(sys.argv) if "".join(sys.argv[:1]).endswith(".py") else "SCRIPT.py"
+            raise NotFoundError(
+                "this process has no run directory",
+                cause="`dist-train launch` makes one, and did not start this process",
+                mend=f"dist-train launch {script}\n"
+                '         or name a folder in the script: CheckpointManager("checkpoints")',
+            )
+        return self._directory
+
+    @property
     def is_main(self) -> bool:
         """True on rank 0: for what must happen once in the job."""
         return self.info.rank == 0
@@ -120,7 +139,7 @@ class Run:
         plain = {
             name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()
         }
-        if self.dir is None:
+        if self._directory is None:
             logger.info("step %d %s", step, " ".join(f"{name}={value}" for name, value in plain.items()))
         else:
             append_metric(RunDir(self.dir).metrics, {"kind": "train", "step": step, **plain})

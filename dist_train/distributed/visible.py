@@ -12,9 +12,15 @@ logger = logging.getLogger(__name__)
 _NAME = "CUDA_VISIBLE_DEVICES"
 
 
-def warn_if_changed() -> None:
-    """One warning where the variable is no longer what this process was started with."""
+def warn_if_changed(alone: bool) -> None:
+    """One warning where the variable is no longer what this process was started with.
+
+    Args:
+        alone: nobody gave this process its GPU, and no other rank is beside it: it may choose, in time.
+    """
     started = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    if alone and not started:
+        return
     told = changed_words(value_at_start(), os.environ.get(_NAME), started)
     if told is not None:
         logger.warning(told)
@@ -43,9 +49,7 @@ def changed_words(before: str | None, now: str | None, started: bool) -> str | N
         return None
     change = f"{_NAME} is {_shown(now)}, and was {_shown(before)} when this process started"
     if started:
-        effect = (
-            "CUDA had started before: the change does nothing, and cuda:0 is still the first of the old ones"
-        )
+        effect = "CUDA has started already: a change after that does nothing, cuda:0 is still the old one"
     else:
         effect = "the GPUs are not those that the launcher gave this rank, and all ranks may share one"
     return f"{change}; {effect}. Set it before the command, or use --gpus 0,3, and remove the line"

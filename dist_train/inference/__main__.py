@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from dist_train.errors import DistTrainError, ExitCode
-
-_PR_SET_PDEATHSIG = 1
+from dist_train.jobs.parent import end_with_parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """One prediction; returns its exit code."""
+    # torch's import swallows an exception that comes at the wrong moment; nothing is to be put away yet.
+    _on_stop(lambda number, frame: os._exit(128 + number))
     words = _parse(argv)
-    # As an exception, so that half a file is not left behind.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if words.parent is not None:
-        _end_with(words.parent)
+        end_with_parent(words.parent, signal.SIGTERM)
     logging.basicConfig(level="INFO", stream=sys.stderr, format="[dist-train] %(message)s")
     if words.folder is not None:
         sys.path.insert(0, str(words.folder))
     try:
         from dist_train.inference.job import Prediction, predict
 
+        # As an exception from here on, so that half a file is not left behind.
+        _on_stop(lambda number, frame: sys.exit(128 + number))
         predict(
             Prediction(
                 words.config,
@@ -41,9 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 words.entry,
             )
         )
-    except KeyboardInterrupt:
-        print("stopped: nothing was written", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # A reader that has had enough (`… | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -71,11 +69,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _end_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
+def _on_stop(act: Callable[[int, FrameType | None], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, act)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -22,10 +19,9 @@ from dist_train.distributed.transfer import to_device
 from dist_train.inference.parcel import pack, unpack
 
 Forward = Callable[[nn.Module, Any], Any]
-_PR_SET_PDEATHSIG = 1
 
 
-def serve(connection: Connection, device: str, threads: int, parent: int | None) -> None:
+def serve(connection: Connection, device: str, threads: int) -> None:
     """Answer until the other end is closed, which also a dead parent does.
 
     First comes (model, forward or None), answered by ("ready",) or ("broken", traceback); then
@@ -34,13 +30,7 @@ def serve(connection: Connection, device: str, threads: int, parent: int | None)
     Args:
         device: where the model computes.
         threads: CPU threads of this process.
-        parent: its pid, where the kernel may be asked to end us with it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes us
-    if parent is not None and sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Always reading: the parent may send a batch while we are sending a result.
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()

@@ -46,7 +46,7 @@ class ConfigInputs(Inputs):
         if part is None:
             raise ConfigError(
                 "--input evaluation: the config has no data.evaluation",
-                mend="--input train, or --input FILE (.npy, .npz, .safetensors)",
+                mend="--input train, or --input FILE (.npy, .npz, .safetensors; ./evaluation for a path)",
             )
         self.name = f"data.{split} ({part.target})"
         self._dataset = make(part, "data")
@@ -70,6 +70,7 @@ class FileInputs(Inputs):
     def __init__(self, name: str, arrays: list[tuple[str, Any]]) -> None:
         self.name = name
         self._arrays = [array for _, array in arrays]
+        self.dtype = _as_tensor(self._arrays[0][:0]).dtype
         self._ends = np.cumsum([len(array) for array in self._arrays]).tolist()
         first_name, first = arrays[0]
         for other_name, other in arrays[1:]:
@@ -88,20 +89,19 @@ class FileInputs(Inputs):
         for array, end in zip(self._arrays, self._ends, strict=True):
             low, high = max(start, begin), min(stop, end)
             if low < high:
-                part = array[low - begin : high - begin]
-                parts.append(part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part)))
+                parts.append(_as_tensor(array[low - begin : high - begin]))
             begin = end
         return torch.cat(parts) if len(parts) > 1 else parts[0], None
 
 
 def open_inputs(word: str, config: RunConfig) -> Inputs:
-    """`evaluation`, `train`, a file, or a folder of files.
+    """`evaluation`, `train`, a file, or a folder of files; `./train` is a path, whatever lies here.
 
     Raises:
         NotFoundError: no such file; ConfigError: it holds no samples.
     """
     path = Path(word)
-    if word in ("evaluation", "train") and not path.exists():
+    if word in ("evaluation", "train"):
         inputs: Inputs = ConfigInputs(config, word)
     elif path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
@@ -139,19 +139,33 @@ def _array(path: Path, key: str | None) -> Any:
         if key is not None:
             raise ConfigError(f"{path} is one array: it has no {key!r}")
     else:
-        found = read_plain(path)[1] if path.suffix == ".safetensors" else dict(_numpy(path))
+        found = read_plain(path)[1] if path.suffix == ".safetensors" else _numpy(path)
         array = _one_of(found, path, key)
     if not array.shape:
         raise ConfigError(f"{path} holds a single number, not samples along a first axis")
+    try:
+        _as_tensor(array[:0])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} holds {array.dtype}, which is no element type of torch", mend="array.astype(np.float32)"
+        ) from error
     return array
 
 
 def _numpy(path: Path) -> Any:
     try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return dict(archive)
         # Read where it lies, not into memory; never unpickled.
-        return np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # zipfile, zlib and numpy have one each for a file that makes no sense
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _as_tensor(part: Any) -> torch.Tensor:
+    # A copy: a file that is read where it lies cannot be written to.
+    return part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
 
 
 def _one_of(found: dict[str, Any], path: Path, key: str | None) -> Any:

@@ -16,10 +16,12 @@ from torch import nn
 from dist_train.checkpoint.files import put_weights
 from dist_train.checkpoint.foreign import choose_weights
 from dist_train.config.load import load_config
+from dist_train.inference.failures import BatchFailed
 from dist_train.inference.inputs import Inputs, open_inputs
 from dist_train.inference.outputs import STDOUT, check_output, open_output
 from dist_train.inference.predictor import Predictor
 from dist_train.trainer.components import make_model
+from dist_train.trainer.pretrained import unstarted
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ def predict(asked: Prediction) -> None:
     if asked.output != STDOUT:
         check_output(Path(asked.output))
     config = load_config(asked.config).config
-    model = make_model(config)
+    model = make_model(unstarted(config))
     _load(asked, model)
     inputs = open_inputs(asked.inputs, config)
     began = time.monotonic()
@@ -81,8 +83,12 @@ def predict(asked: Prediction) -> None:
         logger.info("%s samples of %s on %s", len(inputs), inputs.name, places)
         with open_output(asked.output) as output:
             size = asked.batch_size or config.data.batch_size
-            for result, (targets, rows) in _results(predictor, inputs, size):
-                output.add(result, targets, rows)
+            try:
+                for result, (targets, rows) in _results(predictor, inputs, size):
+                    output.add(result, targets, rows)
+            except BatchFailed as error:
+                error.mend = error.mend or _other_type(error, inputs, model)
+                raise
     seconds = time.monotonic() - began
     logger.info("wrote %s: %s rows in %.1f s", asked.output, len(inputs), seconds)
 
@@ -98,6 +104,16 @@ def _results(predictor: Predictor, inputs: Inputs, size: int) -> Iterator[tuple[
 
     for number, result in zip(count(), predictor.predict(batches()), strict=False):
         yield result, beside.pop(number)
+
+
+def _other_type(error: BatchFailed, inputs: Inputs, model: nn.Module) -> str | None:
+    """What to do where a file's numbers are of another kind than the model's (NumPy's are float64)."""
+    theirs = getattr(inputs, "dtype", None)
+    ours = next((p.dtype for p in model.parameters() if p.is_floating_point()), theirs)
+    if theirs == ours or "type" not in error.what:
+        return None
+    there, here = (str(dtype).removeprefix("torch.") for dtype in (theirs, ours))
+    return f"{inputs.name} holds {there}, the model {here}: save array.astype('{here}')"
 
 
 def _load(asked: Prediction, model: nn.Module) -> None:

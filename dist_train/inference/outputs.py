@@ -8,7 +8,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,7 +39,7 @@ class Output(ABC):
 class JsonLines(Output):
     """One object per sample: index, output, and target where it is one number per sample."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: _File) -> None:
         self._file = file
         self._index = 0
 
@@ -61,7 +61,7 @@ class JsonLines(Output):
 class Arrays(Output):
     """Kept in memory and written at the end: .npy for one tensor, .safetensors for named ones too."""
 
-    def __init__(self, file: IO[bytes], suffix: str) -> None:
+    def __init__(self, file: _File, suffix: str) -> None:
         self._file, self._suffix = file, suffix
         self._parts: dict[str, list[torch.Tensor]] = {}
 
@@ -89,6 +89,7 @@ class Arrays(Output):
             np.save(self._file, (only.float() if only.dtype == torch.bfloat16 else only).numpy())
         else:
             TensorFile(whole, {"format": "pt"}).write(lambda piece: _write(self._file, piece))
+        self._file.flush()
 
 
 @contextmanager
@@ -99,29 +100,57 @@ def open_output(word: str) -> Iterator[Output]:
         ConfigError: something is there already, or its name does not say which format.
     """
     if word == STDOUT:
-        lines = JsonLines(sys.stdout.buffer)
+        lines = JsonLines(_File(sys.stdout.buffer, "stdout"))
         yield lines
         lines.finish()
         return
     path = Path(word)
     check_output(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with _told(word):
         make_directory(path.parent)
-        with open(temporary, "xb") as file:
-            output: Output = JsonLines(file) if path.suffix == ".jsonl" else Arrays(file, path.suffix)
-            yield output
-            output.finish()
-            file.flush()
-            os.fsync(file.fileno())
-        give_name(temporary, path)
-    except FileExistsError:
-        check_output(path)
-        raise
-    except OSError as error:
-        raise CheckpointWriteError(f"{path} could not be written: {error.strerror}") from error
-    finally:
         remove_tree(temporary)
+        raw = open(temporary, "xb")  # noqa: SIM115  # closed below, where an error of closing has a name too
+    try:
+        file = _File(raw, word)
+        output: Output = JsonLines(file) if path.suffix == ".jsonl" else Arrays(file, path.suffix)
+        yield output
+        output.finish()
+        with _told(word):
+            os.fsync(raw.fileno())
+            raw.close()
+            give_name(temporary, path)
+    finally:
+        with suppress(OSError):
+            raw.close()
+        remove_tree(temporary)
+
+
+class _File:
+    """A file whose errors are ours: told from those of what is computed between the writes."""
+
+    def __init__(self, raw: IO[bytes], name: str) -> None:
+        self._raw, self._name = raw, name
+
+    def write(self, piece: bytes | memoryview) -> int:
+        with _told(self._name):
+            return self._raw.write(piece)
+
+    def flush(self) -> None:
+        with _told(self._name):
+            self._raw.flush()
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # a reader that has had enough (`… | head`)
+    except FileExistsError:
+        raise _exists(name) from None
+    except OSError as error:
+        raise CheckpointWriteError(f"{name} could not be written: {error.strerror or error}") from error
 
 
 def check_output(path: Path) -> None:
@@ -130,11 +159,15 @@ def check_output(path: Path) -> None:
         raise ConfigError(
             f"--output {path}: its name does not say which format", mend=f"end it in {' or '.join(SUFFIXES)}"
         )
-    if path.exists():
-        raise ConfigError(f"--output {path} exists already", mend="give another name, or remove it first")
+    if path.exists() or path.is_symlink():
+        raise _exists(str(path))
 
 
-def _write(file: IO[bytes], piece: memoryview) -> None:
+def _exists(name: str) -> ConfigError:
+    return ConfigError(f"--output {name} exists already", mend="give another name, or remove it first")
+
+
+def _write(file: _File, piece: memoryview) -> None:
     file.write(piece)
 
 

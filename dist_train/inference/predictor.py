@@ -6,6 +6,7 @@ import logging
 import multiprocessing.process
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from dist_train.checkpoint.modules import unwrap
 from dist_train.errors import ConfigError, UsageError
 from dist_train.inference.child import Forward
 from dist_train.inference.failures import BatchFailed, WorkerBroken
-from dist_train.inference.ledger import AT_A_WORKER, Ledger
+from dist_train.inference.ledger import AT_A_WORKER, DEATHS, Ledger
 from dist_train.inference.parcel import pack
 from dist_train.inference.placing import Device, place
 from dist_train.inference.worker import Worker
@@ -68,6 +69,8 @@ class Predictor:
         # Also where nobody closes it: when it is collected, or the interpreter leaves.
         self._end = weakref.finalize(self, _end_all, self._workers)
         self._ledger = Ledger(len(self.devices))
+        # Deaths in a row of workers that were not ready yet.
+        self._stillborn = 0
         try:
             for device in self.devices:
                 self._workers.append(self._start(device))
@@ -87,7 +90,8 @@ class Predictor:
         """
         if not self._end.alive:
             raise UsageError("this Predictor is closed", mend="use it inside its `with` block")
-        self._drain()
+        with self._whole_messages():
+            self._drain()
         self._ledger = Ledger(len(self._workers))
         return self._run(iter(batches), self._ledger)
 
@@ -107,7 +111,8 @@ class Predictor:
         more = True
         self._refuse_left(ledger)
         while True:
-            more = self._hand_out(batches, ledger, more)
+            with self._whole_messages():
+                more = self._hand_out(batches, ledger, more)
             yielded = False
             for result in ledger.results():
                 yielded = True
@@ -116,7 +121,17 @@ class Predictor:
             if not more and ledger.settled:
                 return
             if not yielded:
-                self._listen()
+                with self._whole_messages():
+                    self._listen()
+
+    @contextmanager
+    def _whole_messages(self) -> Iterator[None]:
+        """A signal may have cut a message to or from a worker, and what follows would be misread: close."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self.close()
+            raise
 
     def _refuse_left(self, ledger: Ledger) -> None:
         if ledger is not self._ledger or not self._end.alive:
@@ -151,6 +166,7 @@ class Predictor:
             self._replace(number, worker)
         elif message[0] == "ready":
             worker.ready = True
+            self._stillborn = 0
         elif message[0] == "broken":
             raise _broken(worker, message[1])
         elif message[0] == "done":
@@ -163,6 +179,9 @@ class Predictor:
     def _replace(self, number: int, worker: Worker) -> None:
         fate = worker.fate()
         if not worker.ready:
+            self._stillborn += 1
+        # One that was killed may have been in the way of something; one that has left would leave again.
+        if not worker.ready and (self._stillborn >= DEATHS or not worker.killed):
             raise WorkerBroken(
                 f"{fate} before it was ready",
                 mend='a script makes its Predictor below `if __name__ == "__main__":`; '

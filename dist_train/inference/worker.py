@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dist_train.inference.child import serve
+from dist_train.inference.birth import begin
 from dist_train.inference.parcel import unpack
 
 # A dead worker's pipe may be seen closed a moment before its exit status is there.
@@ -35,8 +38,9 @@ class Worker:
         # The kernel ends a child with the *thread* that made it: only the main one lives as long as we.
         main = threading.current_thread() is threading.main_thread()
         arguments = (theirs, device, threads, os.getpid() if main else None)
-        self.process = context.Process(target=serve, args=arguments, name=f"predictor {device}", daemon=True)
-        self.process.start()
+        self.process = context.Process(target=begin, args=arguments, name=f"predictor {device}", daemon=True)
+        with _no_interrupt(start_method):
+            self.process.start()
         theirs.close()
         # It reads only once it has imported torch: others can begin, and work, meanwhile.
         self._opening = threading.Thread(target=self.send, args=(opening,), daemon=True)
@@ -77,6 +81,12 @@ class Worker:
             return f"worker {self.pid} on {self.device} was ended by signal {-code} ({name})"
         return f"worker {self.pid} on {self.device} ended with code {code}"
 
+    @property
+    def killed(self) -> bool:
+        """Whether a dead one was ended by a signal."""
+        code = self.process.exitcode
+        return code is not None and code < 0
+
     def end(self) -> None:
         """Kill it: it holds nothing that anybody will miss, and one that hangs must not hold us up."""
         # Not terminate(): under our agent SIGTERM is blocked, and children inherit that.
@@ -85,3 +95,16 @@ class Worker:
         self.connection.close()
         self.process.join()
         self.process.close()
+
+
+@contextmanager
+def _no_interrupt(start_method: str) -> Iterator[None]:
+    """A process that is started here has SIGINT blocked, until it can ignore it; ours waits meanwhile."""
+    if start_method != "fork":
+        # multiprocessing starts it with the first process, and takes the block away while it does.
+        resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -24,3 +24,8 @@ def _nearest_type(word: str) -> str:
         return _OTHER_WORDS[word]
     near = difflib.get_close_matches(word, _TYPES, n=1, cutoff=0.5)
     return near[0] if near else "cuda"
+
+
+def visible_names(count: int) -> str:
+    """What a process with so many GPUs may say: `cuda:0 to cuda:3`."""
+    return "none" if not count else "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"

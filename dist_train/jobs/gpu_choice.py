@@ -22,13 +22,14 @@ def choose_gpus(text: str, gpus: list[Gpu], count: int | None) -> list[Gpu]:
     for gpu in chosen:
         if chosen.count(gpu) > 1:
             raise _refused(text, gpus, f"GPU {gpu.number} is named twice")
-    if count is not None and len(chosen) < count:
+    needed = count or 1
+    if len(chosen) < needed:
         what = f"{len(gpus)} are visible here" if text == "auto" else f"it names {len(chosen)}"
         raise ConfigError(
-            f"--gpus {text}: {count} GPUs are needed, {what}",
+            f"--gpus {text}: {needed} GPUs are needed, {what}",
             mend=f"ask for at most {len(chosen)} with --nodes and --gpus-per-node"
             if chosen
-            else f"add --device cpu to run {count} process(es) on CPU",
+            else f"add --device cpu to run {needed} process(es) on CPU",
         )
     return chosen[:count] if text == "auto" else chosen
 

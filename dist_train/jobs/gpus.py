@@ -24,7 +24,7 @@ class Gpu:
     """One physical GPU, or one MIG slice of it: then `slice` is its number on GPU `index`.
 
     Args:
-        memory_used: bytes; memory_total as well.
+        memory_used: bytes; memory_total as well; 0 where it is not told.
         utilisation: per cent of the last moment in which something ran; None where it is not told.
     """
 
@@ -46,10 +46,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the driver told; `reason` says why there is nothing."""
+    """What the driver told; `reason` says why there is nothing.
+
+    Args:
+        left_out: in words, each GPU that is counted and cannot be used: one of another job, a lost one.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     reason: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def inventory() -> Inventory:
@@ -64,11 +69,28 @@ def inventory() -> Inventory:
         # No library, no driver, no permission: each means that no GPU can be used, and says which.
         return Inventory(reason=f"the NVIDIA driver does not answer: {error}")
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(gpu for index in range(count) for gpu in _at(pynvml, index))
+        return _all(pynvml)
+    except Exception as error:
+        return Inventory(reason=f"the NVIDIA driver does not tell its GPUs: {error}")
     finally:
         pynvml.nvmlShutdown()
-    return Inventory(gpus, None if gpus else "the NVIDIA driver answers, and knows no GPU")
+
+
+def _all(nvml: Any) -> Inventory:
+    """The driver counts those too that this process may not use: each is asked by itself."""
+    gpus: list[Gpu] = []
+    left_out: list[str] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            found = _at(nvml, index)
+        except Exception as error:
+            left_out.append(f"GPU {index}: {error}")
+            continue
+        gpus += found
+        if not found:
+            left_out.append(f"GPU {index}: MIG is on, and it is not cut into slices")
+    why = f"none can be used ({'; '.join(left_out)})" if left_out else "knows no GPU"
+    return Inventory(tuple(gpus), None if gpus else f"the NVIDIA driver answers, and {why}", tuple(left_out))
 
 
 def physical_gpus() -> list[Gpu]:
@@ -100,9 +122,11 @@ def find(word: str, gpus: list[Gpu]) -> list[Gpu]:
     """The GPUs that a number, a UUID or the beginning of a UUID means."""
     if not word:
         return []
+    if word.isdigit():
+        # CUDA counts the cards that it may use; of one that is cut into slices, it takes the first.
+        cards = dict.fromkeys(gpu.index for gpu in gpus)
+        return [gpu for gpu in gpus if gpu.index in list(cards)[int(word) :][:1]][:1]
     exact = [gpu for gpu in gpus if word in (gpu.number, gpu.uuid)]
-    # The number of a GPU that is cut into slices is its first slice to CUDA.
-    exact = exact or [gpu for gpu in gpus if word == str(gpu.index)][:1]
     return exact or [gpu for gpu in gpus if gpu.uuid.startswith(word)]
 
 
@@ -122,15 +146,15 @@ def _at(nvml: Any, index: int) -> list[Gpu]:
 
 
 def _gpu(nvml: Any, handle: Any, index: int, part: int | None = None, bus_id: str = "") -> Gpu:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not of one that shares the machine's
     rates = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     bus = _told(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
     return Gpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _text(nvml.nvmlDeviceGetName(handle)),
-        int(memory.used),
-        int(memory.total),
+        0 if memory is None else int(memory.used),
+        0 if memory is None else int(memory.total),
         bus_id=_text(bus) if bus else bus_id,
         utilisation=None if rates is None else int(rates.gpu),
         processes=_processes(nvml, handle),

@@ -46,6 +46,8 @@ class TensorBoardSink:
             start = self._events.SessionLog(status=self._events.SessionLog.START)
             self._write(step=step, session_log=start)
         self._write(step=step, summary=self._summary(record))
+        # Whoever looks on sees it now, and a kill tears no record in the midst of a buffer.
+        self._file.flush()
 
     def flush(self) -> None:
         """Give everything to the operating system."""

@@ -62,7 +62,7 @@ def init(
         torch.set_num_threads(worker.threads_per_rank)
     requested = device or (worker.device if worker else "auto")
     if requested != "cpu":
-        warn_if_changed()
+        warn_if_changed(alone=worker is None and info.world_size == 1)
     bound = devices.bind(requested, info)
     started = start_groups(
         info,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -14,7 +16,9 @@ def size(count: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`0:42`, `12:30`, `1:02:33`, `2 d 03:10`."""
+    """`0:42`, `12:30`, `1:02:33`, `2 d 03:10`; `-` for what is no length of time (nan, infinity)."""
+    if not math.isfinite(seconds):
+        return "-"
     whole = max(0, round(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

@@ -139,6 +139,8 @@ def take_free_name(root: Path, stem: str) -> Path:
                 candidate.mkdir(mode=0o700)
             except FileExistsError:
                 number += 1
+            except FileNotFoundError:  # a launch that was refused took its empty root away again
+                root.mkdir(parents=True, exist_ok=True)
             else:
                 return candidate
     except OSError as error:

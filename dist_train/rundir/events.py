@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from dist_train.rundir.directory import RunDir
-from dist_train.rundir.records import SCHEMA_VERSION, append_line, now_rfc3339, read_lines
+from dist_train.rundir.records import (
+    SCHEMA_VERSION,
+    Appended,
+    append_line,
+    now_rfc3339,
+    parse_line,
+    read_lines,
+)
 
 EventKind = Literal[
     "submitted",
@@ -17,6 +24,10 @@ EventKind = Literal[
     "preempted",
     "finished",
 ]
+
+
+# As append_event writes it. A run of weeks has many of them, and what it has committed lies in checkpoints/.
+_COMMITTED = b'"kind": "checkpoint_committed"'
 
 
 def append_event(run: RunDir, kind: EventKind, attempt: int | None = None, **fields: Any) -> None:
@@ -30,3 +41,23 @@ def read_events(run: RunDir, kind: EventKind | None = None) -> Iterator[dict[str
     for event in read_lines(run.events):
         if kind is None or event.get("kind") == kind:
             yield event
+
+
+class RecentEvents:
+    """What happened since the last launch or resume, commits left out; to be looked at again and again."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._lines = Appended(run.events)
+        self._events: list[dict[str, Any]] = []
+
+    def look(self) -> list[dict[str, Any]]:
+        """All of them until now."""
+        for line in self._lines.look():
+            event = None if _COMMITTED in line else parse_line(line)
+            if event is None or "kind" not in event:
+                continue
+            if event["kind"] == "submitted":
+                self._events = []
+            else:
+                self._events.append(event)
+        return list(self._events)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dist_train.rundir.records import SCHEMA_VERSION, append_line, now_rfc3339, parse_line, read_lines
 
 # Of a long file only the end is read.
-_TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024
+T = TypeVar("T")
 HASHED_FIELDS = ("step", "epoch", "samples", "loss", "lr", "metrics")
 
 
@@ -20,10 +21,15 @@ def append_metric(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The last record of each (kind, step), in order of step: a replayed step replaces the first run."""
-    last: dict[tuple[str, int], dict[str, Any]] = {}
+    return _last_of_each(path, lambda record: record)
+
+
+def _last_of_each(path: Path, kept: Callable[[dict[str, Any]], T]) -> list[T]:
+    """What `kept` makes of each of them: a run of weeks has too many to hold them whole."""
+    last: dict[tuple[int, str], T] = {}
     for record in read_lines(path):
-        last[(str(record.get("kind")), int(record.get("step", -1)))] = record
-    return [last[key] for key in sorted(last, key=lambda key: (key[1], key[0]))]
+        last[(int(record.get("step", -1)), str(record.get("kind")))] = kept(record)
+    return [last[key] for key in sorted(last)]
 
 
 def last_metrics(path: Path) -> list[dict[str, Any]]:
@@ -31,7 +37,7 @@ def last_metrics(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return []
@@ -43,10 +49,14 @@ def metrics_hash(path: Path) -> str:
     import xxhash
 
     digest = xxhash.xxh3_128()
-    for record in read_metrics(path):
-        kept = {name: _exact(record[name]) for name in HASHED_FIELDS if name in record}
-        digest.update(f"{record.get('kind')}\0{_canonical(kept)}\n".encode())
+    for line in _last_of_each(path, _hashed):
+        digest.update(line)
     return digest.hexdigest()
+
+
+def _hashed(record: Mapping[str, Any]) -> bytes:
+    kept = {name: _exact(record[name]) for name in HASHED_FIELDS if name in record}
+    return f"{record.get('kind')}\0{_canonical(kept)}\n".encode()
 
 
 def _exact(value: Any) -> Any:

@@ -66,12 +66,40 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole JSON object of a file of lines; torn lines are skipped."""
     try:
-        text = path.read_bytes()
+        file = path.open("rb")
     except FileNotFoundError:
         return
-    for line in text.split(b"\n"):
-        if (record := parse_line(line)) is not None:
-            yield record
+    with file:
+        for line in file:
+            if (record := parse_line(line)) is not None:
+                yield record
+
+
+class Appended:
+    """A file of lines, looked at again and again: each look reads only what has come since the last one.
+
+    Args:
+        tail: of what is there at the first look only so many bytes at its end; None takes all.
+    """
+
+    def __init__(self, path: Path, tail: int | None = None) -> None:
+        self._path = path
+        self._tail = tail
+        self._at: int | None = None
+
+    def look(self) -> list[bytes]:
+        """The lines that are new and whole, without their ends."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if self._at is None:
+                    self._at = 0 if self._tail is None else max(0, size - self._tail)
+                file.seek(self._at)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._at += len(whole) + len(end)
+        return whole.split(b"\n") if end else []
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -17,6 +18,9 @@ _TOLD_APART = {
     *("step_s_mean", "data_s_mean", "compute_s_mean"),
     *("memory_bytes", "memory_rank", "slowest_rank", "slowest_s", "others_s"),
 }
+
+# A line comes within moments of its record.
+_HEADS = 1000
 
 
 def train_line(record: Record) -> str:
@@ -130,8 +134,13 @@ def is_held_up(record: Record) -> bool:
 class OwnLines:
     """Tells rank 0's progress lines, which repeat a record, from everything else that it writes."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._heads = tuple(line_head(record) for record in records)
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._heads: deque[str] = deque(maxlen=_HEADS)
+        self.add(records)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Know these too; the oldest of many are forgotten."""
+        self._heads.extend(line_head(record) for record in records)
 
     def has(self, line: str) -> bool:
         """Whether the line begins with place and figures of one of the records, word for word."""

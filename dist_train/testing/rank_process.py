@@ -13,12 +13,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dist_train import env
+from dist_train.jobs.parent import end_with_parent
 
 VALUE, ERROR = b"v", b"e"
 
 # What another launcher, or a run around this test, has left in the environment.
 _FOREIGN = ("DIST_TRAIN_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "PALS_", "TORCHELASTIC_")
-_PR_SET_PDEATHSIG = 1
 
 
 def rank_environ(rank: int, n: int, port: int) -> dict[str, str]:
@@ -39,7 +39,8 @@ def rank_main(
     fn: Callable[..., Any], args: tuple[Any, ...], environ: dict[str, str], stack: str, answers: Connection
 ) -> None:
     """Run the function and send its value, or the traceback of whatever it raised."""
-    _die_with_parent()
+    # A test that is killed leaves no ranks behind.
+    end_with_parent(os.getppid(), signal.SIGKILL)
     with open(stack, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True, chain=False)
         os.environ.clear()
@@ -70,11 +71,3 @@ def _close_run(*, failed: bool) -> None:
     run = module.current() if module is not None else None
     if run is not None:
         run.close(failed=failed)
-
-
-def _die_with_parent() -> None:
-    """A test that is killed leaves no ranks behind (Linux)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -6,7 +6,8 @@ from typing import Any
 
 from dist_train.distributed.run import Run
 from dist_train.rundir.directory import RunDir
-from dist_train.rundir.metrics import metrics_hash, read_metrics
+from dist_train.rundir.metrics import metrics_hash
+from dist_train.rundir.records import read_lines
 from dist_train.rundir.result import Result, read_result, write_result
 from dist_train.trainer.pace import Pace
 from dist_train.trainer.position import Position
@@ -39,8 +40,10 @@ def write_outcome(run: Run, run_dir: RunDir, end: Position, saved: Saved, pace: 
 
 def _last_figures(run_dir: RunDir) -> dict[str, float]:
     """Of the last evaluation; of the last training step where nothing was evaluated."""
-    records: list[dict[str, Any]] = read_metrics(run_dir.metrics)
-    chosen = [record for record in records if record.get("kind") == "eval"] or records
-    if not chosen:
-        return {}
-    return {"loss": chosen[-1]["loss"], **chosen[-1].get("metrics", {})}
+    last: dict[str, dict[str, Any]] = {}
+    for record in read_lines(run_dir.metrics):  # one by one: a run of weeks has very many
+        kind = str(record.get("kind"))
+        if kind not in last or record["step"] >= last[kind]["step"]:
+            last[kind] = record
+    chosen = last.get("eval") or last.get("train")
+    return {} if chosen is None else {"loss": chosen["loss"], **chosen.get("metrics", {})}

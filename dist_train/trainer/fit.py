@@ -51,14 +51,22 @@ class Trainer:
             Preempted: a stop was agreed; what is saved is said in the error.
         """
         step = self._restore()
-        while step < self.extent.total_steps:
-            with closing(steps_of(self.loader)) as steps:
-                for shares in self.pace.waiting(steps):
-                    step += 1
-                    self.step(step, shares)
-                    if step == self.extent.total_steps:
-                        break
+        try:
+            while step < self.extent.total_steps:
+                step = self._epoch(step)
+        finally:
+            self.records.salvage()
         return self.extent.at(step)
+
+    def _epoch(self, step: int) -> int:
+        """To the end of the loader's epoch or of the training; returns the steps that are done."""
+        with closing(steps_of(self.loader)) as steps:
+            for shares in self.pace.waiting(steps):
+                step += 1
+                self.step(step, shares)
+                if step == self.extent.total_steps:
+                    break
+        return step
 
     def _restore(self) -> int:
         with self.pace.paused():

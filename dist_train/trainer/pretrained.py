@@ -9,8 +9,9 @@ from torch import nn
 
 from dist_train.checkpoint.files import load_model
 from dist_train.config.component import Component
+from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError
-from dist_train.trainer.components import make
+from dist_train.trainer.components import check_call, make, target_of
 
 
 def pretrained(
@@ -40,3 +41,14 @@ def pretrained(
         raise ConfigError(f"model.args.model: {model} made a {type(made).__name__}, not an nn.Module")
     load_model(weights, made, entry=entry)
     return made
+
+
+def unstarted(config: RunConfig) -> RunConfig:
+    """The config with the model alone, for whoever puts other weights into it: the file may be gone."""
+    target = target_of(config.model, "model")
+    if target is not pretrained:
+        return config
+    check_call(target, config.model, "model", ())
+    args = config.model.args
+    model = Component(target=args["model"], args=dict(args.get("args") or {}))
+    return config.model_copy(update={"model": model})

@@ -5,9 +5,11 @@ Adding up over ranks takes some milliseconds of waiting for each other; the next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from dist_train.distributed.control import Coming
 from dist_train.distributed.run import Run
 from dist_train.observability.sinks import Sinks
 from dist_train.trainer.memory import used_bytes
@@ -29,19 +31,25 @@ class Records:
         self._sinks = sinks
         self._pace = pace
         self._own_work = own_work
-        self._pending: Callable[[], Mapping[str, Any]] | None = None
+        self._pending: Coming[Mapping[str, Any]] | None = None
 
     def train(self, step: int, tally: Tally, learning_rate: float) -> None:
         """Begin the record of this step; `settle` ends it. Collective."""
         stretch = self._stretch()
-        means = self._reducer.begin(tally, stretch.of_rank)
-        self._pending = lambda: self._reporter.train(step, means(), learning_rate, stretch)
+        coming = self._reducer.begin(tally, stretch.of_rank)
+        self._pending = coming.then(lambda means: self._reporter.train(step, means, learning_rate, stretch))
 
     def settle(self) -> None:
-        """Tell the record that was begun, before whatever may end or outlive it. Collective."""
+        """Tell the record that was begun, before whatever may end or outlive it; waits for all ranks."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            self._tell(pending())
+            self._tell(pending.get())
+
+    def salvage(self) -> None:
+        """Tell it if its sums have come: training ends with an error, and others may be dead."""
+        if self._pending is not None and self._pending.has_come():
+            with suppress(Exception):  # the sums' own failure is not what ended the training
+                self.settle()
 
     def evaluation(self, step: int, means: Means, learning_rate: float) -> None:
         """Tell the record of an evaluation."""

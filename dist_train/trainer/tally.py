@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dist_train.distributed.control import Control
+from dist_train.distributed.control import Coming, Control
 from dist_train.errors import ConfigError
 from dist_train.trainer.task import LossOutput
 
@@ -66,10 +66,10 @@ class Reducer:
         Raises:
             ConfigError: on every rank, when a task's metrics differ between ranks or steps.
         """
-        return self.begin(tally)()
+        return self.begin(tally).get()
 
-    def begin(self, tally: Tally, of_rank: Sequence[float] = ()) -> Callable[[], Means]:
-        """As `means`, in two halves: what is returned waits for the sums. Both are collective.
+    def begin(self, tally: Tally, of_rank: Sequence[float] = ()) -> Coming[Means]:
+        """As `means`, in two halves: only this one is collective; what is returned waits for the sums.
 
         Args:
             of_rank: numbers of this rank (equally many on all) that travel along and are not added up.
@@ -84,10 +84,9 @@ class Reducer:
         before = len(of_rank) * self._control.rank
         after = len(of_rank) * self._control.world_size - before - len(of_rank)
         places = [*[0.0] * before, *of_rank, *[0.0] * after]
-        sums = self._control.sum_later([others, *tally.parts(names), *places])
 
-        def arrived() -> Means:
-            odd, loss, units, *rest = sums()
+        def means(sums: list[float]) -> Means:
+            odd, loss, units, *rest = sums
             if odd:
                 raise _other_names(f"{int(odd)} ranks have others than {names}")
             figures, told = rest[: 2 * len(names)], rest[2 * len(names) :]
@@ -100,7 +99,7 @@ class Reducer:
                 tuple(tuple(told[i : i + size]) for i in range(0, len(told), size)),
             )
 
-        return arrived
+        return self._control.sum_later([others, *tally.parts(names), *places]).then(means)
 
 
 def _float64(value: Tensor | float) -> Tensor | float:

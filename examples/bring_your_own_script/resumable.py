@@ -4,7 +4,7 @@ dist-train launch --gpus-per-node 4 --name spirals resumable.py
 dist-train resume spirals                                   # after a kill of everything
 
 Killed with `kill -9` at any step, it goes on from the newest checkpoint and ends with the same bits.
-`dt.init()` again gives the same run; its folder is there under `dist-train launch`.
+`dt.init()` again gives the same run; its folder is made by `launch` (`python resumable.py` says so).
 """
 
 import torch

@@ -3,12 +3,14 @@
 python shared_file_init.py
 
 The trap: the file must not exist, and only a run that ends well removes it. After a crash the next run
-reads the dead run's addresses in it and tries to call them until its time is over. `dt.init` knows a
-file of a dead run by the mark in it and says which one to remove; under `dist-train launch
+reads the dead run's addresses in it, and by who comes first it fails, waits or even works. `dt.init` knows
+a file that is not of this run and says which one to remove; under `dist-train launch
 --init-method file:///shared/file` there is nothing to remove: each attempt has a file of its own.
 """
 
+import multiprocessing
 import os
+import signal
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -22,13 +24,21 @@ FIRST_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_
 
 
 def crashed_run(file: Path) -> None:
-    """What two processes write when they meet in the file; then the power fails."""
-    store = torch_dist.FileStore(str(file), 2)
-    for rank in range(2):
-        store.set(f"0/{rank}", "an address where nobody is any more")
-    content = file.read_bytes()
-    del store
-    file.write_bytes(content)
+    """Two processes meet in the file; then the power fails."""
+
+    def one(rank: int) -> None:
+        try:
+            torch_dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+            torch_dist.barrier()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=one, args=(rank,)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
 
 
 def tutorial(file: Path, timeout_s: float) -> None:
@@ -50,6 +60,6 @@ if __name__ == "__main__":
             file = Path(folder) / "meeting"
             crashed_run(file)
             try:
-                form(file, timeout_s=3)
+                form(file, timeout_s=1)
             except Exception as error:
                 print(f"{form.__name__}: {type(error).__name__}: {error}")

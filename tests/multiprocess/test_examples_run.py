@@ -129,7 +129,8 @@ def test_a_plain_script_is_watched_preempted_and_goes_on(tmp_path: Path) -> None
     folder = EXAMPLES / "bring_your_own_script"
     (tmp_path / "spirals.py").write_bytes((folder / "spirals.py").read_bytes())
     slow = tmp_path / "watched.py"
-    wait = "        __import__('time').sleep(0.05)\n"
+    # The first attempt lasts 24 s, and is asked and stopped after 5 of them.
+    wait = "        __import__('time').sleep(0.2 * (dt.init().attempt == 0))\n"
     text = (folder / "watched.py").read_text()
     slow.write_text(text.replace("        optimizer.step()\n", f"        optimizer.step()\n{wait}"))
     assert wait in slow.read_text()

@@ -7,10 +7,14 @@ A new command in README or in a --help runs here by itself. One that cannot is n
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -21,6 +25,8 @@ from written_commands import Written, of_help, of_markdown
 from dist_train.cli.arguments import parse
 from dist_train.cli.launch import make_command
 from dist_train.cli.main import VERBS, Verbs, cli
+from dist_train.testing.leaks import GRACE_S, MARKER
+from dist_train.testing.processes import describe, end, marked
 
 pytestmark = pytest.mark.multiprocess
 
@@ -29,11 +35,13 @@ STANDS_FOR = {
     "CONFIG.yaml": "train.yaml",
     "SCRIPT.py": "train.py",
     "IMAGE": "registry.example/you/train:1",
+    "DATA": "--dummy --image-size 16 --width 8 --limit 64 --batch-size 32 --epochs 1",
     "[RUN]": "digits-1",
     "RUN": "digits-1",
 }
 # Commands about something that a reader has already: how it is made here.
 FIRST = [
+    (r"^dist-train init *(#|$)", "mkdir new && cd new"),
     (r"checkpoint import model\.pt", "dist-train checkpoint export digits-1 --out model.pt"),
     (r"predict model\.safetensors", "dist-train checkpoint export digits-1 --out model.safetensors"),
 ]
@@ -47,7 +55,15 @@ NOT_RUN = [
 ONLY_PARSED = [r"--gpus \d", r"--device cuda", r"--gpus auto"]
 # Needs a cluster: planned with --dry-run.
 CLUSTER = r"--launcher (slurm|kubernetes)"
-LIMIT_S = 180.0
+# Needs a terminal: is given one.
+ON_A_TERMINAL = r"--progress live"
+TERMINAL = "python -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))'"
+# A training that says nothing of its length: a short one shows the same.
+TRAINED = r"launch\b.*\.yaml\b(?!.*(trainer\.epochs|--dry-run))"
+SHORT = "trainer.epochs=2"
+# Commands at once, each in a folder of its own: most wait for processes to start.
+AT_ONCE = 3
+LIMIT_S = 240.0
 
 TRAIN = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n"
 
@@ -92,6 +108,10 @@ def as_it_runs_here(command: str) -> str:
         command = re.sub(r"\| kubectl .*", "> manifests.yaml", command)
         if "--dry-run" not in command:
             command = command.replace("dist-train launch", "dist-train launch --dry-run", 1)
+    elif re.search(TRAINED, command):
+        command = re.sub(r"(\.yaml\b[^#]*?)(\s*(#.*)?)$", rf"\1 {SHORT}\2", command)
+    if re.search(ON_A_TERMINAL, command):
+        command = f"TERM=xterm {TERMINAL} {command}"
     before = [first for pattern, first in FIRST if re.search(pattern, command)]
     return " && ".join([*before, command])
 
@@ -112,32 +132,78 @@ def folder(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Pa
     here = installed.in_folder(folder, folder / "home")
     for words in (
         ["init"],
-        ["launch", "--name", "digits-1", "--nodes", "2", "--gpus-per-node", "2", "examples/digits.yaml"],
+        [
+            "launch",
+            "--name",
+            "digits-1",
+            "--nodes",
+            "2",
+            "--gpus-per-node",
+            "2",
+            "examples/digits.yaml",
+            SHORT,
+        ],
     ):
         said = here.run(["dist-train", *words])
         assert said.code == 0, str(said)
     return folder
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(LIMIT_S + 60)
-@pytest.mark.parametrize("one", RUN, ids=str)
-def test_it_runs(one: Written, installed: Installed, folder: Path, tmp_path: Path) -> None:
-    here, home = tmp_path / "here", tmp_path / "home"
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: what it said on both streams, which processes and temporary files it left."""
+
+    code: int
+    said: str
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def ended(
+    request: pytest.FixtureRequest,
+    installed: Installed,
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[Written, Ended]:
+    """Every command of the tests that were chosen, a few at once, to its end."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [call.params["one"] for call in calls if call is not None and "one" in call.params]
+    places = [tmp_path_factory.mktemp("of") for _ in chosen]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = pool.map(lambda one, place: as_a_newcomer(one, installed, folder, place), chosen, places)
+        return dict(zip(chosen, results, strict=True))
+
+
+def as_a_newcomer(one: Written, installed: Installed, folder: Path, place: Path) -> Ended:
+    """In a copy of the folder, with an empty HOME."""
+    here, home, tmp, mark = place / "here", place / "home", place / "t", secrets.token_hex(8)
     shutil.copytree(folder, here)
     home.mkdir()
-    command = as_it_runs_here(one.command)
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        cwd=here,
-        env=installed.in_folder(here, home).environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stdout + done.stderr
+    tmp.mkdir()
+    # A mark of its own: the leak police of a test knows nothing of what ran before it.
+    environ = {**installed.in_folder(here, home).environ, MARKER: mark, "TMPDIR": str(tmp)}
+    with (place / "said.txt").open("w+") as said:
+        words = ["timeout", f"{LIMIT_S:.0f}", "bash", "-o", "pipefail", "-c", as_it_runs_here(one.command)]
+        code = subprocess.run(
+            words, cwd=here, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
+        deadline = time.monotonic() + GRACE_S
+        while (left := marked(MARKER, mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        told = [describe(process) for process in left]
+        end(left)
+        # torch's own cache, one for all its processes.
+        told += [path.name for path in tmp.iterdir() if not path.name.startswith("torchinductor_")]
+        said.seek(0)
+        return Ended(code.returncode, said.read(), told)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("one", RUN, ids=str)
+def test_it_runs(one: Written, ended: dict[Written, Ended]) -> None:
+    assert (ended[one].code, ended[one].left) == (0, []), f"{as_it_runs_here(one.command)}\n{ended[one].said}"
+    assert "Traceback" not in ended[one].said
 
 
 @pytest.mark.proof
@@ -217,6 +283,22 @@ def test_what_goes_to_a_cluster_is_planned() -> None:
     applied = as_it_runs_here("dist-train launch a.yaml --launcher kubernetes --dry-run | kubectl apply -f -")
     assert applied.endswith("--dry-run > manifests.yaml")
     assert as_it_runs_here("dist-train status [RUN]") == "dist-train status digits-1"
+
+
+def test_a_training_is_shortened_unless_it_says_how_long_it_is() -> None:
+    for command, here in (
+        (
+            "dist-train launch a.yaml --nodes 2  # so",
+            "dist-train launch a.yaml --nodes 2 trainer.epochs=2  # so",
+        ),
+        ("dist-train init x && dist-train launch a.yaml", None),
+        ("dist-train launch a.yaml trainer.epochs=3", "dist-train launch a.yaml trainer.epochs=3"),
+        ("dist-train launch a.yaml --dry-run", "dist-train launch a.yaml --dry-run"),
+        ("dist-train launch train.py --lr 0.1", "dist-train launch train.py --lr 0.1"),
+        ("dist-train config check a.yaml", "dist-train config check a.yaml"),
+    ):
+        shown = as_it_runs_here(command)
+        assert shown == here or (here is None and shown.endswith("launch a.yaml trainer.epochs=2")), shown
 
 
 @pytest.mark.parametrize("words", ["status --gpu 3", "launch --gpuss 0,3 train.py", "checkpoint lst"])

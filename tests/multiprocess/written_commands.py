@@ -61,7 +61,7 @@ def of_help(name: str, command: click.Command) -> Iterator[Written]:
     """The lines below `Examples:`, and any other line of the help that is a command."""
     context = click.Context(command, info_name=name)
     among_examples = False
-    for line in command.get_help(context).splitlines():
+    for line in re.sub(r" \\\n +", " ", command.get_help(context)).splitlines():
         if line and not line.startswith(" "):
             among_examples = line == "Examples:"
         elif line.strip() and (among_examples or line.strip().startswith("dist-train ")):

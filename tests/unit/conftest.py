@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,11 @@ def _receive(end: Connection, deadline: float) -> dict[str, Any]:
     except EOFError:
         return {"error": "ended without an answer"}
     return {"error": "no answer before the deadline"}
+
+
+@pytest.fixture
+def fill_disk() -> Iterator[Callable[[], None]]:
+    """Once called, the system refuses every byte beyond a file's first 20 000, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

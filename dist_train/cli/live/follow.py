@@ -14,14 +14,16 @@ from dist_train.cli.runs import OpenedRun
 @contextmanager
 def shown(progress: Progress, opened: OpenedRun) -> Iterator[None]:
     """What is written inside goes to the terminal as `progress` wants it; nothing is left drawn after it."""
-    if progress == "plain":
+    if progress == "plain" or (progress == "none" and sys.stdout is None):
         yield
         return
     from dist_train.cli.live.screen import Screen
-    from dist_train.cli.live.sight import Watcher, is_progress
+    from dist_train.cli.live.sight import Repeats, Watcher
+
+    repeats = Repeats(opened.run)
 
     def shows(line: str) -> bool:
-        return not is_progress(opened.run, line)
+        return not repeats.has(line)
 
     if progress == "none":
         with Screen(None, shows, captured=(1,)):

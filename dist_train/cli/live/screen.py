@@ -14,10 +14,12 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 from dist_train.cli.live.mode import in_front
+from dist_train.cli.live.suspend import suspended_within
 
 Paint = Callable[[int, int], Sequence[str]]
 Shows = Callable[[str], bool]
@@ -53,6 +55,8 @@ class Screen:
         self._text = ""
         self._rest = b""
         self._over = threading.Event()
+        self._drawing = threading.RLock()
+        self._suspended = suspended_within(self._cleared)
         self._read, self._write = os.pipe()
         _enlarge(self._write)
         self._thread = threading.Thread(target=self._loop, name="screen", daemon=True)
@@ -62,6 +66,7 @@ class Screen:
         for descriptor in self._before:
             os.dup2(self._write, descriptor)
         self._thread.start()
+        self._suspended.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -72,6 +77,7 @@ class Screen:
         self._over.set()
         os.close(self._write)
         self._thread.join()
+        self._suspended.__exit__(None, None, None)
         os.close(self._read)
         for before in self._before.values():
             os.close(before)
@@ -103,8 +109,20 @@ class Screen:
         *lines, self._rest = self._rest.split(b"\n")
         return lines
 
+    @contextmanager
+    def _cleared(self) -> Iterator[None]:
+        """The panel is away, and nothing draws."""
+        with self._drawing:
+            self._put(self._erase(self._size()[0]))
+            self._text, self._drawn = "", []
+            yield
+
     def _draw(self, lines: Sequence[bytes]) -> None:
         """Write lines where the panel was, and the panel anew below them."""
+        with self._drawing:
+            self._draw_alone(lines)
+
+    def _draw_alone(self, lines: Sequence[bytes]) -> None:
         told = [line for line in (raw.decode(errors="replace") for raw in lines) if self._shows(line)]
         columns, rows = self._size()
         panel = self._panel(columns, rows)
@@ -183,7 +201,7 @@ def _enlarge(descriptor: int) -> None:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed before we began
         try:
             stream.flush()
         except (OSError, ValueError):

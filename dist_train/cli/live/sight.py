@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from dist_train.cli.facts import Facts, gather
+from dist_train.cli.facts import gather
 from dist_train.jobs.spec import JobSpec
 from dist_train.rundir import RunDir
 from dist_train.rundir.board import NO_STEP, Board
-from dist_train.rundir.events import read_events
-from dist_train.rundir.metrics import last_metrics
+from dist_train.rundir.events import RecentEvents
+from dist_train.rundir.metrics import TAIL_BYTES, last_metrics
+from dist_train.rundir.records import Appended, parse_line
 from dist_train.rundir.remaining import Remaining
 from dist_train.rundir.telling import OwnLines
 
 _EVERY_S = 1.0
+_MISSES = 5
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Sight:
 
     Args:
         at_s: when it was taken, by the monotonic clock.
-        phase: starting, running, or saving and stopping.
+        phase: starting, running, saving and stopping, or why that is not known.
         train: the newest training record of this attempt or an earlier one; None before the first.
         evaluation: the newest evaluation.
         step: optimizer steps done; it may be ahead of the newest record.
@@ -56,6 +58,7 @@ class Watcher:
         now = time.monotonic()
         self._run = run
         self._spec = spec
+        self._events = RecentEvents(run)
         self._newest: tuple[Any, float] = (None, now)
         self._over = threading.Event()
         self.sight = Sight(run.path.name, spec.world_size, now, now)
@@ -68,21 +71,28 @@ class Watcher:
         self._over.set()
 
     def _loop(self) -> None:
+        misses = 0
         while not self._over.is_set():
             try:
-                self.sight = self.look()
-            except (OSError, ValueError, KeyError, TypeError):
-                pass  # a record in the midst of its making, or a file system that is away: the next look
+                self.sight, misses = self.look(), 0
+            # A record in the midst of its making: the next look sees it. A panel must not freeze unsaid.
+            except Exception as error:
+                misses += 1
+                if misses >= _MISSES:
+                    self.sight = replace(self.sight, phase=f"its records cannot be read: {error!r}")
             self._over.wait(_EVERY_S)
 
     def look(self) -> Sight:
         """Read the records now."""
         now = time.monotonic()
-        facts = gather(self._run)
-        boards = self._boards()
+        events = self._events.look()
+        facts = gather(self._run, events)
+        began = _began(events)
+        # Until this launch's attempt begins, the boards are those of the launch before.
+        boards = [] if began is None else self._boards()
         train = facts.train
         seen_s = self._seen_at(train, now)
-        phase = self._phase(facts, stopping=any(stop for stop, _ in boards))
+        phase = self._phase(train, began, stopping=any(stop for stop, _ in boards))
         return replace(
             self.sight,
             at_s=now,
@@ -98,17 +108,15 @@ class Watcher:
             checkpoint_age_s=facts.checkpoint_age_s,
         )
 
-    def _phase(self, facts: Facts, stopping: bool) -> str:
+    def _phase(self, train: Mapping[str, Any] | None, began: str | None, stopping: bool) -> str:
+        if began is None:
+            return "starting"
         if stopping:
             return "saving and stopping"
-        began = None
-        for event in read_events(self._run):
-            if event["kind"] in ("submitted", "attempt_started", "restarted"):
-                began = event["time"]
-        if facts.train is None or began is None:
-            return "starting"
+        if self._spec.target.kind != "config" and train is None:
+            return "running"  # a script need not log anything
         # Times of one host: agent 0 and rank 0 are on the same node.
-        return "running" if facts.train.get("time", "") >= began else "starting"
+        return "running" if train is not None and train.get("time", "") >= began else "starting"
 
     def _boards(self) -> list[tuple[int, int]]:
         """(stop flag, furthest step) of each node whose board can be seen from here."""
@@ -151,18 +159,32 @@ class Watcher:
         return remaining.seconds(total_steps)
 
 
-def is_progress(run: RunDir, line: str) -> bool:
-    """Whether a line of the output only repeats a record of the run, which the panel shows."""
-    if not line.startswith("["):
-        text = line
-    else:  # `[rank 0 host] …` of --show-ranks all, `[rank 0] …` of logs
-        text = line.partition("] ")[2] if line.startswith("[rank 0") else ""
-    if not text.startswith(("epoch ", "step ")):
-        return False
-    try:
-        return OwnLines(last_metrics(run.metrics)).has(text)
-    except OSError:
-        return False
+class Repeats:
+    """Tells the lines of the output that only repeat a record of the run, which the panel shows."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._records = Appended(run.metrics, tail=TAIL_BYTES)
+        self._own = OwnLines()
+
+    def has(self, line: str) -> bool:
+        """Whether this line is one of them."""
+        if not line.startswith("["):
+            text = line
+        else:  # `[rank 0 host] …` of --show-ranks all, `[rank 0] …` of logs
+            text = line.partition("] ")[2] if line.startswith("[rank 0") else ""
+        if not text.startswith(("epoch ", "step ")):
+            return False
+        try:
+            self._own.add(filter(None, map(parse_line, self._records.look())))
+        except OSError:
+            pass  # a file system that is away: what is known already may do
+        return self._own.has(text)
+
+
+def _began(events: list[dict[str, Any]]) -> str | None:
+    """When the attempt began that is at work; None while none is."""
+    marks = [event for event in events if event["kind"] in ("attempt_started", "restarted")]
+    return str(marks[-1]["time"]) if marks and marks[-1]["kind"] == "attempt_started" else None
 
 
 def _step(train: Mapping[str, Any] | None, on_boards: list[int]) -> int | None:

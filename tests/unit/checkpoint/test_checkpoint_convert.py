@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,31 @@ def test_what_safetensors_cannot_hold_is_named(tmp_path: Path) -> None:
     # As a file of torch's own it can be held.
     done = export_weights(tmp_path / "extra.pt", tmp_path / "again.pt")
     assert torch.load(done["path"], weights_only=True)["w_extra_state"] == {"seen": 1}
+
+
+class Own(nn.Module):
+    """Its only part is really called `module`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+
+
+def test_an_import_of_a_checkpoint_of_ours_keeps_the_model_s_own_names(tmp_path: Path) -> None:
+    source, target = Own(), Own()
+    path = manager(tmp_path / "ours").save(1, {"model": source}).path
+    assert import_weights(path, tmp_path / "new.safetensors")["dropped"] is None
+    dt.checkpoint.load_model(tmp_path / "new.safetensors", target)
+    assert values(source) == values(target)
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt"])
+def test_a_full_disk_is_74_and_leaves_nothing(
+    tmp_path: Path, fill_disk: Callable[[], None], name: str
+) -> None:
+    torch.save({"w": torch.zeros(100, 100)}, tmp_path / "w.pt")
+    fill_disk()
+    with pytest.raises(CheckpointWriteError, match=r"could not be written: File too large") as full:
+        export_weights(tmp_path / "w.pt", tmp_path / "out" / name)
+    assert full.value.exit_code == 74
+    assert list((tmp_path / "out").iterdir()) == []

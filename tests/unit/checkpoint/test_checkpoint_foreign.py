@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import pickle
@@ -16,6 +17,7 @@ from checkpoint_cases import Tied, Training, manager
 from torch import nn
 
 import dist_train as dt
+from dist_train.checkpoint.foreign import open_weights
 from dist_train.checkpoint.prefixes import drop_shared, fit_names
 from dist_train.errors import CheckpointError, NotFoundError
 
@@ -327,3 +329,57 @@ def test_nothing_changes_when_it_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"missing 'my_module\.bias'"):
         dt.checkpoint.load_model(tmp_path / "w.pt", target)
     assert all(torch.equal(before[name], tensor) for name, tensor in target.state_dict().items())
+
+
+def test_no_flipped_bit_of_an_archive_gives_an_error_of_another_kind(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "w.pt")
+    whole, path = (tmp_path / "w.pt").read_bytes(), tmp_path / "f.pt"
+    directory = whole.rfind(b"PK\x01\x02", 0, whole.find(b"PK\x01\x02") + 1)
+    for at in range(directory, len(whole), 23):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x84]) + whole[at + 1 :])
+        try:
+            dt.checkpoint.load_model(path, nn.Linear(2, 2))
+        except CheckpointError as error:
+            assert "f.pt" in str(error)  # noqa: PT017  # some bits mean nothing
+
+
+def test_narrower_numbers_are_widened_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = Tied().bfloat16(), Tied()
+    torch.save(source.state_dict(), tmp_path / "w.pt")
+    with caplog.at_level(logging.INFO):
+        dt.checkpoint.load_model(tmp_path / "w.pt", target)
+    assert "widened bfloat16 to float32 in" in caplog.text
+    assert same(source.float(), target)
+    assert target.head.weight is target.emb.weight
+    torch.save(target.state_dict(), tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match=r"float32 .* there and bfloat16"):
+        dt.checkpoint.load_model(tmp_path / "w.pt", Tied().bfloat16())
+
+
+def test_a_buffer_that_the_model_does_not_save_is_told_from_a_stranger(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    torch.save({**model.state_dict(), "mask": torch.ones(2)}, tmp_path / "w.pt")
+    model.register_buffer("mask", torch.zeros(2), persistent=False)
+    with pytest.raises(CheckpointError, match=r"'mask' is a buffer that this model makes itself"):
+        dt.checkpoint.load_model(tmp_path / "w.pt", model)
+
+
+def test_a_header_s_note_is_no_second_name_of_a_tensor_that_is_there(tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(2), "b": torch.ones(2)}
+    safetensors.torch.save_file(tensors, tmp_path / "w.safetensors", {"a": "b"})
+    assert open_weights(tmp_path / "w.safetensors").tensors["a"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["w.pt", "folder"])
+def test_what_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "w.pt").write_bytes(b"")
+
+    def denied(path: Path, *words: object, **named: object) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)  # root may read everything
+    with pytest.raises(NotFoundError, match=f"{name} may not be read: Permission denied"):
+        dt.checkpoint.load_model(tmp_path / name, Net())

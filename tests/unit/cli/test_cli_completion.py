@@ -57,6 +57,23 @@ def test_the_runs_here(make_run: Callable[..., Any], verb: str) -> None:
     assert offered(f"dist-train {verb} elsewhere/") == ["<dir>"]
 
 
+@pytest.mark.parametrize("line", ["launch --run-dir ", "list --all-dirs ", "init "])
+def test_folders(line: str) -> None:
+    assert offered(f"dist-train {line}") == ["<dir>"]
+
+
+def test_runs_that_may_not_be_looked_at_are_no_error(
+    make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("digits-1")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert offered("dist-train status ") == ["@last"]
+
+
 def test_configs_and_runs(make_run: Callable[..., Any], here: Path) -> None:
     make_run("digits-1")
     for name in ("b.yml", "a.yaml", "notes.txt"):

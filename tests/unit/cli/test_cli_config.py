@@ -66,7 +66,7 @@ def test_check_says_ok_and_what_was_checked(dist_train: Any) -> None:
     [
         ("optimizer.args.lrr=1", ["optimizer.args", "lr"]),
         ("model=convnett", ["model", "convnet"]),
-        ("strategy=dpp", ["strategy", "ddp"]),
+        ("strategy=ddpp", ["strategy", "did you mean `ddp`"]),
         ("launch.launcher=lokal", ["launch.launcher", "local"]),
         ("launch.time=soon", ["'soon'"]),
         ("trainer.epochs=many", ["trainer.epochs", "many"]),

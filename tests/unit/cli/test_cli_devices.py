@@ -53,6 +53,16 @@ def test_the_table_has_a_line_for_each_gpu(dist_train: Command, monkeypatch: pyt
     assert lines[5] == "2 of 4 hidden by CUDA_VISIBLE_DEVICES"
 
 
+def test_cards_that_cannot_be_used_are_named(dist_train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = Inventory((Gpu(1, "GPU-bb", "GB10", 0, 0),), None, ("GPU 0: GPU is lost",))
+    monkeypatch.setattr(devices, "inventory", lambda: found)
+    lines = dist_train("devices").out.splitlines()
+    assert lines[1].split() == ["0", "1", "GB10", "-", "-", "-", "GPU-bb", "-"]
+    assert lines[2] == "not usable: GPU 0: GPU is lost"
+    assert json.loads(dist_train("devices", "--json").out)["left_out"] == ["GPU 0: GPU is lost"]
+
+
 @pytest.mark.usefixtures("machine")
 def test_json(dist_train: Command) -> None:
     record = json.loads(dist_train("devices", "--json").out)
@@ -148,6 +158,39 @@ def test_what_cannot_be_is_refused(
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpus", "auto"], "--gpus auto: no GPU is visible here, 1 are needed"),
+        (["--gpus", "0", "--nodes", 2], "--gpus 0: no GPU is visible here, 2 are needed"),
+        (["--device", "cuda"], "--device cuda: no GPU is visible here, 1 are needed"),
+    ],
+)
+def test_without_any_gpu_the_reason_is_told(
+    dist_train: Command, monkeypatch: pytest.MonkeyPatch, words: list[object], told: str
+) -> None:
+    monkeypatch.setattr(gpu_choice, "visible_gpus", list)
+    monkeypatch.setattr(gpu_choice, "inventory", lambda: Inventory(reason="the driver does not answer"))
+    said = dist_train("launch", "--dry-run", *words, DIGITS)
+    assert (said.code, told in said.err) == (78, True), said
+    assert "cause: the driver does not answer\n" in said.err
+    monkeypatch.setattr(gpu_choice, "inventory", lambda: Inventory(tuple(MACHINE)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = dist_train("launch", "--dry-run", *words, DIGITS)
+    assert "cause: CUDA_VISIBLE_DEVICES='' means none of them\n" in said.err
+
+
+def test_slices_of_a_card_go_to_a_process_each(dist_train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = [Gpu(0, f"MIG-{name}", "H100 MIG 1g", 0, 10 * GIB, slice=i) for i, name in enumerate("ab")]
+    monkeypatch.setattr(gpu_choice, "visible_gpus", lambda: slices)
+    (environ,), _ = plan(dist_train, "--gpus", "auto")
+    assert (environ["CUDA_VISIBLE_DEVICES"], environ["DIST_TRAIN_NPROC_PER_NODE"]) == ("MIG-a,MIG-b", "2")
+    (environ,), said = plan(dist_train, "--gpus", "0:1")
+    assert (environ["CUDA_VISIBLE_DEVICES"], "GPU 0:1 (MIG-b)" in said) == ("MIG-b", True)
+    refused = dist_train("launch", "--dry-run", "--gpus", "0,1", "--gpus-per-node", 1, DIGITS)
+    assert (refused.code, "CUDA shows a process one slice at most" in refused.err) == (78, True), refused
+
+
 def test_resume_gives_a_process_as_many_gpus_as_before(
     make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +200,10 @@ def test_resume_gives_a_process_as_many_gpus_as_before(
     assert resume.changed_spec(opened, resume.Changes())[0].gpus == ("GPU-cc", "GPU-aa")
     wider = resume.changed_spec(opened, resume.Changes(gpus_per_node=2))[0]
     assert wider.gpus == ("GPU-cc", "GPU-aa", "GPU-bb", "GPU-dd")
+    monkeypatch.setattr(resume, "visible_gpus", lambda: MACHINE[:2])  # one that was given is gone
+    spec, notices = resume.changed_spec(opened, resume.Changes())
+    assert spec.gpus == ("GPU-aa", "GPU-bb")
+    assert notices == ["not visible any more: GPU-cc; taking GPU-bb"]
 
 
 def test_status_shows_which_rank_has_which_gpu(dist_train: Command, make_run: Callable[..., Any]) -> None:

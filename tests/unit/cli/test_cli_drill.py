@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from dist_train.cli import drill
+from dist_train.cli import drill, rehearsal
 from dist_train.cli.rehearsal import EVERY_STEPS, STEPS, Kill, Trained
 from dist_train.config import load_config
 from dist_train.datasets import Digits
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
+from dist_train.rundir.failure import Failure, write_failure
 from dist_train.rundir.records import write_json_atomic
 from dist_train.rundir.result import Result
 
 GOOD = Result(
     "r", "done", 0, STEPS, 2, 2876, 3, 1, weights_hash="a" * 32, state_hash="b" * 32, metrics_hash="c" * 32
 )
-Train = Callable[[Path, int, Kill | None], Trained]
+SEED = 5  # kills rank 2 of 3
 
 
 @pytest.fixture
@@ -40,15 +41,29 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Kill | None]]:
     """Trainings that ended so: `trained(killed=Result(...))`; returns whom they were asked to kill."""
 
-    def pretend(killed: Result | None = GOOD, code: int = 0, attempts: int = 2) -> list[Kill | None]:
+    def pretend(
+        killed: Result | None = GOOD,
+        code: int = 0,
+        attempts: int = 2,
+        dead: Callable[[int], int] = lambda rank: rank,
+        died_of: int = signal.SIGKILL,
+        resumed: bool = True,
+        whole_restarts: int = 0,
+    ) -> list[Kill | None]:
         asked: list[Kill | None] = []
 
         def train(folder: Path, ranks: int, kill: Kill | None = None) -> Trained:
             asked.append(kill)
             run = RunDir(folder)
             run.create()
-            for attempt in range(1 if kill is None else attempts):
-                append_event(run, "attempt_started", attempt, resume_step=10 * attempt or None)
+            restarts = whole_restarts if kill is None else attempts - 1
+            for attempt in range(restarts + 1):
+                step = 10 * attempt if resumed and attempt else None
+                append_event(run, "attempt_started", attempt, resume_step=step)
+            for _ in range(restarts):
+                rank = 0 if kill is None else dead(kill.rank)
+                append_event(run, "restarted", 0, rank=rank)
+                write_failure(run, Failure("rank", "signal", rank=rank, signal=died_of))
             result = GOOD if kill is None else killed
             if result is not None:
                 write_json_atomic(run.result, asdict(result))
@@ -86,14 +101,29 @@ def test_one_hash_that_differs_is_named_and_ends_with_1(dist_train: Any, trained
     assert said.out.endswith(f"NOT the same bits:\n  {name}: {before} undisturbed, {'d' * 32} killed\n")
 
 
-@pytest.mark.parametrize("ended", [{"attempts": 1}, {"killed": None}], ids=["nobody was killed", "no result"])
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        ({"killed": None}, "a result is missing"),
+        ({"killed": replace(GOOD, state_hash="")}, "a result is missing"),
+        ({"attempts": 1}, "rank 2 was not killed"),
+        ({"attempts": 3}, "or another one died as well"),
+        ({"dead": lambda rank: rank - 1}, "rank 2 was not killed"),
+        ({"died_of": signal.SIGSEGV}, "rank 2 was not killed"),
+        ({"resumed": False}, "went on from no checkpoint"),
+        ({"whole_restarts": 1}, "the undisturbed run was restarted"),
+    ],
+    ids=["no result", "no hash", "nobody died", "two died", "another", "otherwise", "anew", "both"],
+)
 def test_a_drill_that_proves_nothing_is_not_a_success(
-    dist_train: Any, trained: Any, ended: dict[str, Any]
+    dist_train: Any, trained: Any, ended: dict[str, Any], why: str
 ) -> None:
     trained(**ended)
-    said = dist_train("drill")
+    assert drill.choose(SEED, 3).rank == 2
+    said = dist_train("drill", "--seed", SEED)
     assert said.code == 1
-    assert "no verdict" in said.out
+    assert "no verdict: " in said.out
+    assert why in said.out
     assert "same bits" not in said.out
 
 
@@ -144,6 +174,18 @@ def test_keep_leaves_both_runs(dist_train: Any, trained: Any, here: Path) -> Non
     assert f"dist-train list --all-dirs {here / 'runs' / 'drill-1'}" in said.err
 
 
+def test_where_nothing_can_be_kept_or_made_the_mend_is_the_drills_own(
+    dist_train: Any, trained: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained()
+    (here / "runs").write_text("a file")
+    said = dist_train("drill", "--keep")
+    assert (said.code, "drop --keep" in said.err, "--run-dir" in said.err) == (78, True, False), said
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "nowhere"))
+    said = dist_train("drill")
+    assert (said.code, "set TMPDIR" in said.err) == (69, True), said
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_drill_leaves_nothing(
     dist_train: Any, temporary: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
@@ -156,3 +198,40 @@ def test_a_stopped_drill_leaves_nothing(
             dist_train("drill")
         assert left.value.code == code
     assert list(temporary.iterdir()) == []
+
+
+class Launch:
+    """A launch that ends after so many Ctrl-C."""
+
+    def __init__(self, interrupts: int) -> None:
+        self.interrupts = interrupts
+        self.told: list[str] = []
+
+    def terminate(self) -> None:
+        self.told.append("terminate")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.told.append("wait")
+        if timeout is not None and self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        return 130
+
+
+@pytest.mark.parametrize(
+    ("interrupts", "told"),
+    [
+        (0, ["terminate", "wait"]),
+        (1, ["terminate", "wait", "wait"]),
+        (2, ["terminate", "wait", "wait", "kill", "wait"]),
+    ],
+)
+def test_a_second_ctrl_c_lets_the_launch_kill_its_ranks_before_the_folder_goes(
+    interrupts: int, told: list[str]
+) -> None:
+    launch = Launch(interrupts)
+    rehearsal.end(launch)
+    assert launch.told == told

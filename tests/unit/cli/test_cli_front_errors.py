@@ -22,7 +22,16 @@ TABLE = [
     ("an option misspelt", ["launch", "--node", "2", "train.yaml"], 2, ["--node", "--nodes"]),
     ("an option misspelt, underscores", ["launch", "--gpus_per_nod=2", "train.yaml"], 2, ["--gpus-per-node"]),
     ("an option of another verb", ["status", "--rank", "1"], 2, ["--rank"]),
-    ("a value that is none", ["drill", "--ranks", "0"], 2, ["--ranks", "x>=1"]),
+    ("too small a value", ["drill", "--ranks", "0"], 2, ["--ranks", "0 is too small: it must be at least 1"]),
+    ("a value that is none", ["launch", "--nodes", "two"], 2, ["--nodes", "'two' is not a whole number"]),
+    (
+        "a value misspelt",
+        ["launch", "--launcher", "slrm"],
+        2,
+        ["'slrm' is none of kubernetes, local, slurm. Did you mean 'slurm'?", "'dist-train launch --help'"],
+    ),
+    ("an option without its value", ["launch", "--nodes"], 2, ["--nodes", "'dist-train launch --help'"]),
+    ("an alias misspelt", ["gpuss"], 2, ["Did you mean 'gpus'?"]),
     ("two values", ["drill", "--seed", "1", "--seed", "2"], 2, ["--seed is given twice: 1 and 2"]),
     (
         "a config key misspelt",
@@ -60,7 +69,7 @@ TABLE = [
     ("a run misspelt", ["logs", "digit-1"], 66, ["did you mean 'digits-1'?"]),
     ("a folder that is no run", ["resume", "plain"], 66, ["no run is called 'plain'", "holds no job.json"]),
     ("no such step", ["checkpoint", "show", "digits-1", "--step", "5"], 66, ["no checkpoint of step 5"]),
-    ("a shell that is not known", ["completion", "tcsh"], 2, ["'tcsh'", "'bash', 'zsh', 'fish'"]),
+    ("a shell that is not known", ["completion", "tcsh"], 2, ["'tcsh' is none of bash, zsh, fish"]),
     ("no shell", ["completion"], 2, ["Missing argument", "bash"]),
     ("init over files that are there", ["init"], 78, ["train.yaml", "init overwrites nothing"]),
     ("init into a file", ["init", "a-file"], 78, ["a-file cannot be written"]),
@@ -133,3 +142,25 @@ def test_a_checkouts_own_example_is_the_one_that_is_taken(here: Path, dist_train
     said = dist_train("launch", "examples/digits.yaml", "--dry-run")
     assert said.code == 78
     assert "examples/digits.yaml:1: unknown key `nonsense`" in said.err
+
+
+def test_who_has_no_config_yet_is_told_where_to_get_one(here: Path, dist_train: Any) -> None:
+    said = dist_train("launch", "train.yaml")
+    assert (said.code, "`dist-train init` writes one" in said.err) == (66, True), said
+
+
+@pytest.mark.parametrize(
+    "where", [[], ["--run-dir", "a/b/c"], ["--name", "mine"]], ids=["free", "dir", "name"]
+)
+def test_a_launch_that_is_refused_leaves_no_folder(here: Path, dist_train: Any, where: list[str]) -> None:
+    (here / "train.py").write_text("")
+    said = dist_train("launch", "--launcher", "kubernetes", *where, "train.py")
+    assert (said.code, "--image" in said.err) == (78, True), said
+    assert [path.name for path in here.iterdir()] == ["train.py"]
+
+
+def test_a_launch_that_is_refused_leaves_what_was_there(here: Path, dist_train: Any) -> None:
+    (here / "train.py").write_text("")
+    (here / "runs").mkdir()
+    dist_train("launch", "--launcher", "kubernetes", "train.py")
+    assert list((here / "runs").iterdir()) == []

@@ -57,6 +57,12 @@ def test_a_module_is_read_as_a_script_is_and_not_imported(tmp_path: Path) -> Non
     assert local_rank_flag(None, Target("module", "trainer_of_old.none", (), str(tmp_path))) == ("", ())
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_script_s_own_warnings_are_left_to_its_ranks(tmp_path: Path) -> None:
+    old = script(tmp_path, UNDERSCORE + "\nre.match('\\d', '1')")
+    assert local_rank_flag(None, old)[0] == "--local_rank", "not read as a broken script, nothing on stderr"
+
+
 def test_what_is_not_certain_is_said_and_left(tmp_path: Path) -> None:
     typed = script(tmp_path, UNDERSCORE, "--lr", "0.1", "--local_rank=0")
     assert local_rank_flag(None, typed) == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_launch_resume_and_logs_refuse_it_and_leave_nothing(
     assert (said.code, "--follow is missing" in said.err) == (2, True)
     said = dist_train("launch", "--progress", "lively", script)
     assert (said.code, "lively" in said.err) == (2, True)
+
+
+def test_a_closed_stdout_is_nowhere_to_leave_lines_out_of(make_run: Any, here: Any) -> None:
+    made = make_run("a-1").began()
+    made.log(0, "something").finished(0)
+    words = f"{sys.executable} -P -m dist_train.cli.main logs -f --progress none >&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_of_ours_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    """An agent whose stdout was our pipe's other end waited for ever."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib\nfrom dist_train.cli import main\nmain.run = lambda argv: 0\n"
+        "try:\n    main.main([])\nexcept SystemExit:\n"
+        "    inherited = [os.get_inheritable(number) for number in (0, 1, 2)]\n"
+        "    pathlib.Path('told').write_text(f'{min(os.pipe())} {inherited}')\n"
+    )
+    subprocess.run(
+        ["sh", "-c", f"{sys.executable} -P {program} {closed}"], cwd=tmp_path, timeout=60, check=True
+    )
+    lowest, inherited = (tmp_path / "told").read_text().split(" ", 1)
+    assert int(lowest) > 2
+    assert inherited == "[True, True, True]"
 
 
 def test_logs_that_are_followed_can_leave_progress_out(make_run: Any, here: Any) -> None:

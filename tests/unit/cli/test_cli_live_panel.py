@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from dist_train.cli.live import sight
 from dist_train.cli.live.panel import Panel
 from dist_train.cli.live.screen import cells
-from dist_train.cli.live.sight import Sight, Watcher, is_progress
-from dist_train.rundir import telling
+from dist_train.cli.live.sight import Repeats, Sight, Watcher
+from dist_train.rundir import events, telling
 from dist_train.rundir.board import Board, Slot
+from dist_train.rundir.events import append_event
 
 MakeRun = Callable[..., Any]
 
@@ -148,6 +148,44 @@ def test_the_board_is_ahead_of_the_records_and_tells_of_a_stop(make_run: MakeRun
         board.close()
 
 
+def test_the_boards_of_the_launch_before_say_nothing(make_run: MakeRun) -> None:
+    """After Ctrl-C the old board says stop, and it may have another number of ranks than the resumed run."""
+    made = make_run("digits-1", procs_per_node=2).began().trained(10)
+    board = Board.create(made.run.control / "board-node-0", 1)
+    try:
+        board.write(0, Slot(4711, 17, 3))
+        board.stop = 1
+        made.preempted().submitted()
+        seen = watched(made).look()
+        assert (seen.phase, seen.step, seen.eta_s) == ("starting", 10, None)
+    finally:
+        board.close()
+
+
+def test_a_script_that_logs_nothing_runs_from_its_first_moment(make_run: MakeRun) -> None:
+    made = make_run("mine-1")
+    assert watched(made).look().phase == "starting"
+    assert watched(made.began()).look().phase == "running"
+
+
+def test_a_look_reads_no_event_twice(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of weeks has a hundred thousand events: the panel reads what is new, and no commit at all."""
+    made = make_run("digits-1").began()
+    read: list[bytes] = []
+    parse = events.parse_line
+    monkeypatch.setattr(events, "parse_line", lambda line: (read.append(line), parse(line))[1])
+    watcher = watched(made)
+    watcher.look()
+    assert len(read) == 2
+    for step in (10, 20):
+        append_event(made.run, "checkpoint_committed", 0, step=step)
+    watcher.look()
+    assert len(read) == 2
+    made.restarted()
+    assert watcher.look().restarts == 1
+    assert len(read) == 3
+
+
 def test_the_newest_checkpoint_and_its_age(make_run: MakeRun) -> None:
     made = make_run("digits-1").began().trained(10)
     folder = made.run.checkpoints / "step-00000010"
@@ -166,29 +204,38 @@ def test_a_script_that_logs_its_length_gets_an_eta(make_run: MakeRun) -> None:
     assert watched(made).look().eta_s == pytest.approx(80.0, abs=1.0)
 
 
-def test_a_thread_looks_and_survives_a_file_that_is_torn(
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_thread_looks_says_what_it_cannot_read_and_goes_on(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sight, "_EVERY_S", 0.05)
     made = make_run("digits-1").began().trained(10)
     watcher = watched(made)
-    good = made.run.events.read_bytes()
-    made.run.events.write_bytes(good + b'{"kind": "attempt_started"}\n')  # no time: a look that fails
+    good = made.run.metrics.read_bytes()
+    made.run.metrics.unlink()
+    made.run.metrics.mkdir()  # every look fails
     with watcher:
-        time.sleep(0.1)
+        until(lambda: "its records cannot be read: IsADirectoryError" in watcher.sight.phase)
         assert watcher.sight.step is None
-        made.run.events.write_bytes(good)
-        deadline = time.monotonic() + 10
-        while watcher.sight.step != 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        made.run.metrics.rmdir()
+        made.run.metrics.write_bytes(good)
+        until(lambda: (watcher.sight.phase, watcher.sight.step) == ("running", 10))
 
 
-def test_only_a_line_that_repeats_a_record_is_progress(make_run: MakeRun, tmp_path: Path) -> None:
+def test_only_a_line_that_repeats_a_record_is_progress(make_run: MakeRun) -> None:
     made = make_run("digits-1").began().trained(10, epochs=2, total_steps=20, samples=80)
     line = "epoch 1/2  step 10/20  loss 0.5000  lr 0.1"
-    assert is_progress(made.run, line)
-    assert is_progress(made.run, f"[rank 0 here] {line}")
-    assert not is_progress(made.run, f"[rank 1 here] {line}")
-    assert not is_progress(made.run, line.replace("step 10", "step 11"))
-    assert not is_progress(made.run, "loading data")
+    repeats = Repeats(made.run)
+    assert repeats.has(line)
+    assert repeats.has(f"[rank 0 here] {line}")
+    assert not repeats.has(f"[rank 1 here] {line}")
+    assert not repeats.has(line.replace("step 10", "step 11"))
+    assert not repeats.has("loading data")
+    made.trained(11, epochs=2, total_steps=20, samples=88)
+    assert repeats.has(line.replace("step 10", "step 11")), "the record has come meanwhile"

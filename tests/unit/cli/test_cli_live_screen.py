@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,19 @@ with Screen(None, lambda line: line != "step 1", captured=(1,)):
     assert (done.stdout, done.stderr) == ("\x1b[2Akept as it is\n", "on stderr\n")
 
 
+def test_a_closed_stdout_is_no_reason_for_no_panel(tmp_path: Path) -> None:
+    body = """
+with Screen(paint, captured=(2,)):
+    until_painted(1)
+    print("above", file=sys.stderr)
+"""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM + body)
+    terminal = Terminal(["sh", "-c", f"{sys.executable} -P program.py >&-"], tmp_path)
+    assert terminal.end() == 0
+    assert terminal.lines == ["above", ""]
+
+
 def test_more_output_than_a_pipe_holds_arrives_whole_and_in_order(tmp_path: Path) -> None:
     body = """
 with Screen(paint):
@@ -165,6 +179,36 @@ print("panels:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     terminal = on_terminal(tmp_path, body)
     assert terminal.end() == 0
     assert terminal.lines == ["in the background", "panels: 0", ""]
+
+
+def test_ctrl_z_leaves_nothing_drawn_and_nothing_of_the_shell_is_cleared_afterwards(tmp_path: Path) -> None:
+    # A shell in small: the command has a group of its own, which is stopped and continued.
+    body = """
+import fcntl, signal, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+painted_once, say = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    with Screen(paint):
+        until_painted(2)
+        os.write(say, b"p")
+        until_painted(4)
+        print("after")
+    os._exit(0)
+os.setpgid(child, child)
+os.tcsetpgrp(0, child)
+os.read(painted_once, 1)
+os.kill(child, signal.SIGTSTP)
+assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+print("stopped", "$ fg", sep="\\n", flush=True)
+os.kill(child, signal.SIGCONT)
+print("ended", os.waitpid(child, 0)[1])
+"""
+    terminal = on_terminal(tmp_path, body)
+    assert terminal.end() == 0
+    assert terminal.lines == ["stopped", "$ fg", "after", "ended 0", ""]
 
 
 def test_what_is_folded_by_a_narrower_window_is_cleared_whole() -> None:

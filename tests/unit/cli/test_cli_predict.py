@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_cli_checkpoint import write_checkpoint
 
-from dist_train.cli import checkpoint_files
+from dist_train.cli import checkpoint_files, checkpoint_process
 from dist_train.cli import predict as predict_verb
 from dist_train.config import dump_config, load_config
 from dist_train.jobs import gpus
@@ -182,6 +182,10 @@ def test_an_export_of_a_run_a_step_the_best_a_file(
     for words in (["a-1"], ["a-1", "--step", 20], ["a-1", "--best"], ["w.safetensors"]):
         said = dist_train("checkpoint", "export", *words, "--out", "m.pt")
         assert "torch.load('m.pt', weights_only=True)" in said.out
+    said = dist_train("checkpoint", "export", "a-1", "--out", "m.safetensors")
+    # load_file would lack one of two tied names.
+    assert "safetensors.torch.load_model(model, 'm.safetensors')" in said.out
+    asked.pop()
     kept = trained.run.checkpoints
     chosen = [kept, kept / "step-00000020", kept / "step-00000010", Path("w.safetensors")]
     assert asked == [("export", str(path), "m.pt") for path in chosen]
@@ -206,3 +210,25 @@ def test_what_import_and_export_refuse(
     said = dist_train("checkpoint", *words)
     assert (said.code, said.out, asked) == (code, "", [])
     assert text in said.err
+
+
+def test_weights_with_the_config_of_a_run_find_that_run_s_own_modules(
+    here: Path, trained: Any, started: Any, dist_train: Any
+) -> None:
+    (here / "w.pt").write_bytes(b"")
+    assert dist_train("predict", "w.pt", "--config", "a-1").code == 0
+    ((argv, _),) = started
+    assert value(argv, "--config") == str(trained.run.config)
+    assert value(argv, "--folder") == str(trained.spec.target.folder)
+
+
+def test_a_conversion_that_the_system_killed_is_no_fault_of_ours(
+    here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "w.pt").write_bytes(b"")
+    # In place of a process that is too large for this machine.
+    monkeypatch.setattr(checkpoint_process.sys, "executable", str(here / "killed"))
+    (here / "killed").write_text("#!/bin/sh\nkill -9 $$\n")
+    (here / "killed").chmod(0o700)
+    said = dist_train("checkpoint", "import", "w.pt")
+    assert (said.code, "ended by signal 9" in said.err) == (69, True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dist_train.data import feed, shared_memory
+from dist_train.data import feed, prefetch, shared_memory
 from dist_train.data.exact import ExactLoader, loader
 from dist_train.data.prefetch import ahead, copies_to
 from dist_train.errors import ConfigError
@@ -55,6 +58,128 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
     assert next(batches) == "a"  # it was read well, and is trained on
     with pytest.raises(OSError, match="the disk"):
         next(batches)
+
+
+class Tracked:
+    """A batch whose end can be seen."""
+
+
+def test_only_the_batch_in_hand_and_the_next_are_kept() -> None:
+    alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
+
+    def made() -> Iterator[Tracked]:
+        for _ in range(3):
+            batch = Tracked()
+            alive.add(batch)
+            yield batch
+            del batch
+
+    gc.disable()  # what only the collector frees stays for long
+    try:
+        assert [len(alive) for _ in ahead(made(), PretendCopies())] == [2, 2, 1]
+        assert not alive
+        batches = ahead(made(), PretendCopies())
+        next(batches)
+        batches.close()
+        del batches  # a loop that is left
+        assert not alive
+    finally:
+        gc.enable()
+
+
+def test_an_error_that_was_caught_keeps_no_batch() -> None:
+    batch = Tracked()
+    kept = weakref.ref(batch)
+
+    def broken() -> Iterator[Tracked]:
+        nonlocal batch
+        yield batch
+        del batch
+        raise OSError("the disk")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(OSError):
+            list(ahead(broken(), PretendCopies()))
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_a_run_that_is_resumed_reads_no_sample_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint after the second step: the third batch was read and copied already, and not trained."""
+    monkeypatch.setattr(feed, "copies_to", lambda device: PretendCopies())
+    data = TensorDataset(torch.arange(10))
+    whole = [batch.tolist() for epoch in range(2) for (batch,) in ExactLoader(data, 4, seed=1)][:3]
+    first = ExactLoader(data, 4, seed=1)
+    seen, state = [], {}
+    for (batch,) in first:
+        seen.append(batch.tolist())
+        state = first.state_dict()
+        if len(seen) == 2:
+            break
+    second = ExactLoader(data, 4, seed=1)
+    second.load_state_dict(state)
+    seen += [batch.tolist() for (batch,) in second]
+    assert seen == whole
+    first_again = [batch.tolist() for (batch,) in first]  # and in the process that broke off
+    assert seen[2:] == first_again
+
+
+class PretendStream:
+    """NOT a CUDA stream: who waits for whom."""
+
+    def __init__(self, name: str, diary: list[str]) -> None:
+        self.name, self.diary = name, diary
+
+    def wait_stream(self, other: PretendStream) -> None:
+        self.diary.append(f"{self.name} waits for {other.name}")
+
+
+class OnGpu(torch.Tensor):
+    """NOT on a GPU: says that it is, and writes down what is asked of it."""
+
+    diary: ClassVar[list[str]]
+    is_cuda = True  # type: ignore[assignment]
+
+    def record_stream(self, stream: Any) -> None:
+        self.diary.append(f"held for {stream.name}")
+
+
+def test_copies_and_training_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.Tensor.record_stream and the notes on CUDA semantics say what is needed; no GPU has run this."""
+    diary: list[str] = []
+    side, program = PretendStream("side", diary), PretendStream("program", diary)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: program)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(OnGpu, "diary", diary, raising=False)
+
+    def copy(batch: Any, device: torch.device) -> Any:
+        diary.append("copy")
+        return batch
+
+    monkeypatch.setattr(prefetch, "to_device", copy)
+    copies = copies_to(torch.device("cuda", 0))
+    assert copies is not None
+    sparse = torch.eye(2).to_sparse()  # torch cannot hold these
+    for batch in ahead([{"x": torch.zeros(1).as_subclass(OnGpu), "y": sparse}, "second"], copies):
+        diary.append(f"train {'second' if batch == 'second' else 'first'}")
+    assert diary == [
+        *("side waits for program", "copy", "program waits for side", "held for program"),
+        # What was dropped before may still be read by kernels: not written over before they are done.
+        *("side waits for program", "copy", "train first", "program waits for side", "train second"),
+    ]
+
+
+def test_batches_for_a_gpu_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only from pinned memory does a copy run beside the training."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    data = TensorDataset(torch.arange(4))
+    assert loader(data, 2, device="cuda")._feed.pin_memory
+    assert not loader(data, 2, device="cuda", pin_memory=False)._feed.pin_memory
+    assert not loader(data, 2)._feed.pin_memory
 
 
 def test_the_position_is_that_of_the_batch_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:

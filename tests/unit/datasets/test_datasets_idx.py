@@ -74,6 +74,7 @@ def test_limit_keeps_the_first_and_is_part_of_the_identity(tmp_path: Path) -> No
         ("train-labels-idx1-ubyte", idx_bytes(LABELS[:4]), "5 train images, 4 labels"),
         ("train-images-idx3-ubyte.gz", gzip.compress(idx_bytes(IMAGES))[:-9], "cannot be read"),
         ("train-images-idx3-ubyte.gz", b"not gzip", "gzip -t"),
+        ("train-images-idx3-ubyte", idx_bytes(IMAGES[:0]), "0 train images, 5 labels"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(
@@ -106,3 +107,38 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(
     with pytest.raises(NotFoundError, match="has no train-images-idx3-ubyte") as caught:
         IdxImages("train", str(tmp_path / "mine"))
     assert "it holds cats.jpg" in str(caught.value)
+
+
+def test_files_without_an_image_are_no_data_set(tmp_path: Path) -> None:
+    write(tmp_path)
+    for name, values in (("images-idx3", IMAGES), ("labels-idx1", LABELS)):
+        (tmp_path / f"train-{name}-ubyte").write_bytes(idx_bytes(values[:0]))
+    with pytest.raises(ConfigError, match="holds no train image"):
+        IdxImages("train", str(tmp_path))
+
+
+def test_a_folder_or_file_that_must_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", denied)
+        with pytest.raises(ConfigError, match="ubyte cannot be read") as caught:
+            IdxImages("train", str(tmp_path))
+    assert f"ls -lL {tmp_path}/train-images-idx3-ubyte" in str(caught.value)
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be read") as caught:
+        IdxImages("train", str(tmp_path))
+    assert f"ls -ld {tmp_path}" in str(caught.value)
+
+
+def test_a_folder_below_the_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves the ~ of `data.train.args.folder=~/mnist` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    write(tmp_path / "mnist")
+    assert len(IdxImages("train", "~/mnist")) == 5

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dist_train as dt
-from dist_train.distributed import device_map
+from dist_train.distributed import device_map, devices, visible
 from dist_train.distributed.control import Control
 from dist_train.distributed.roll_call import Hello, unlike_devices
 from dist_train.distributed.visible import changed_words, value_at_start
@@ -95,7 +95,7 @@ def test_ranks_whose_devices_do_not_fit_together() -> None:
     [
         ("0,1", "0,1", True, None),
         (None, None, False, None),
-        ("GPU-a", "3", True, "is '3', and was 'GPU-a' when this process started; CUDA had started before"),
+        ("GPU-a", "3", True, "is '3', and was 'GPU-a' when this process started; CUDA has started already"),
         ("GPU-a", "3", False, "are not those that the launcher gave this rank"),
         (None, "0", True, "was not set when"),
         ("0", None, True, "is not set, and was '0'"),
@@ -123,6 +123,7 @@ def test_the_value_at_the_start_is_the_kernels(tmp_path: Path) -> None:
 
 def test_dt_init_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")  # this process was started with another value
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # as if
     with dt.init(device="auto"):
         pass
     assert "CUDA_VISIBLE_DEVICES is '5'" in caplog.text
@@ -130,3 +131,30 @@ def test_dt_init_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptur
     with dt.init(device="cpu"):
         pass
     assert not caplog.text
+
+
+def test_a_script_alone_may_choose_its_gpu_before_cuda_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tutorials' `os.environ["CUDA_VISIBLE_DEVICES"] = "5"` on the first line is right there."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    visible.warn_if_changed(alone=True)
+    assert not caplog.text
+    visible.warn_if_changed(alone=False)
+    assert "all ranks may share one" in caplog.text
+
+
+def test_a_slice_is_known_by_the_name_that_cuda_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks on two slices of a card are not two ranks on one GPU."""
+    card = SimpleNamespace(uuid=UUID, name="H100 MIG 1g.10gb")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    slices = [Gpu(0, f"MIG-{name}", "H100 MIG", 0, 10, slice=i) for i, name in enumerate("ab")]
+    monkeypatch.setattr(device_map, "physical_gpus", lambda: slices)
+    hellos = []
+    for name in "ab":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{name}")
+        hellos.append(hello(devices.unique_id(torch.device("cuda", 0))))
+    assert unlike_devices(hellos) == ("", "")
+    mine = device_map._mine(RankInfo.from_env({}), torch.device("cuda", 0))
+    assert mine is not None
+    assert (mine["physical_index"], mine["uuid"]) == ("0:1", "MIG-b")

@@ -15,7 +15,7 @@ from dist_train.distributed.determinism import apply, facts
 from dist_train.distributed.run import Run
 from dist_train.distributed.seeding import check_seed, derive, seed_all
 from dist_train.env import RankInfo
-from dist_train.errors import ConfigError
+from dist_train.errors import ConfigError, NotFoundError
 
 
 def _draws(seed: int, rank: int) -> tuple[float, float, float]:
@@ -92,3 +92,19 @@ def test_log_writes_rank_0s_values(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO):
         Run(RankInfo.from_env({}), torch.device("cpu")).log(step=6, loss=1.0)
     assert "step 6 loss=1.0" in caplog.text
+
+
+def test_a_process_that_nobody_launched_has_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, cpu = RankInfo.from_env({}), torch.device("cpu")
+    assert Run(info, cpu, directory=tmp_path).dir == tmp_path
+    for argv, command in (
+        (["my train.py", "--lr", "0.1"], "dist-train launch 'my train.py' --lr 0.1"),
+        (["-c"], "dist-train launch SCRIPT.py"),
+        ([], "dist-train launch SCRIPT.py"),
+    ):
+        monkeypatch.setattr("sys.argv", argv)
+        with pytest.raises(NotFoundError, match="this process has no run directory") as caught:
+            _ = Run(info, cpu).dir
+        assert f"mend:  {command}\n" in str(caught.value)

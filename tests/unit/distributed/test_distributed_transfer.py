@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import dist_train as dt
 from dist_train.distributed.devices import as_device
 from dist_train.errors import ConfigError
-from dist_train.jobs.device_names import nearest_device_name
+from dist_train.jobs.device_names import nearest_device_name, visible_names
 
 Pair = namedtuple("Pair", "image label")
 
@@ -112,6 +112,11 @@ def test_a_gpu_that_is_not_there_is_answered_with_how_many_are(monkeypatch: pyte
         "  cause: CUDA_VISIBLE_DEVICES=2,3: they are numbered anew from cuda:0",
         "  mend:  use cuda:0 to cuda:1, or run.device",
     ]
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "none"), (1, "cuda:0"), (2, "cuda:0 to cuda:1")])
+def test_the_names_that_a_process_may_use(count: int, words: str) -> None:
+    assert visible_names(count) == words
 
 
 def test_a_gpu_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ import tokenize
 from pathlib import Path
 
 import pytest
-from example_runs import EXAMPLES, on_ranks
+from example_runs import EXAMPLES, on_ranks, run_script
 from safetensors.torch import load_file
 
 from dist_train.checkpoint.hashing import weights_hash
 from dist_train.rundir.metrics import read_metrics
+from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
 
 FOLDER = EXAMPLES / "bring_your_own_script"
@@ -66,6 +67,25 @@ def weights(folder: Path) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "saved"), [("before.py", "spirals.pt"), ("after.py", "spirals.safetensors")]
+)
+def test_it_runs_alone(folder: Path, name: str, saved: str) -> None:
+    assert run_ranks(run_script, 1, args=(FOLDER / name,)) == [STEPS]
+    assert [path.name for path in folder.iterdir()] == [saved]
+
+
+@pytest.mark.parametrize("name", ["resumable.py", "watched.py"])
+def test_what_keeps_checkpoints_says_how_to_start_it(folder: Path, name: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(run_script, 1, args=(FOLDER / name,))
+    last = str(caught.value).splitlines()[-4:]
+    assert "NotFoundError: this process has no run directory" in last[0]
+    assert f"mend:  dist-train launch {FOLDER / name}" in last[2]
+    assert 'CheckpointManager("checkpoints")' in last[3]
+    assert not list(folder.iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,15 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from example_runs import EXAMPLES, load_example, on_ranks
 
+from dist_train.checkpoint.files import load_model
 from dist_train.errors import UsageError
+from dist_train.models.resnet import ResNet
 from dist_train.rundir.metrics import read_metrics
 from dist_train.testing.ranks import RanksFailed
 
@@ -32,12 +36,13 @@ def test_it_takes_every_flag_of_the_original() -> None:
 
 def test_of_each_superfluous_flag_it_is_said_what_became_of_it() -> None:
     file = load_example("imagenet_style.py")
-    run = SimpleNamespace(num_nodes=2, world_size=8)
 
-    def said(words: str) -> list[str]:
+    def said(words: str, num_nodes: int = 1, world_size: int = 8) -> list[str]:
+        run = SimpleNamespace(num_nodes=num_nodes, world_size=world_size)
         return file.check(file.parser().parse_args(words.split()), run)
 
     assert said("") == []
+    assert said("", num_nodes=2) == ["-b 256 is the batch of all 2 nodes together"]  # there: of each
     lines = said("--rank 0 --dist-url tcp://a:1 --dist-backend nccl --multiprocessing-distributed --gpu 3")
     assert [line.split(" is superfluous: ")[0] for line in lines] == [
         "--rank 0",
@@ -46,11 +51,79 @@ def test_of_each_superfluous_flag_it_is_said_what_became_of_it() -> None:
         "--multiprocessing-distributed",
         "--gpu 3",
     ]
-    assert said("--world-size 2") == said("--world-size 8") == []
-    with pytest.raises(UsageError, match=r"--world-size 4: here run 2 node\(s\), 8 process"):
-        said("--world-size 4")
+    for right in ("--world-size 1", "--world-size 8"):
+        assert said(right) == [f"{right} is superfluous: `launch --nodes` has said it"]
+    for wrong in (2, 4):
+        with pytest.raises(UsageError, match=rf"--world-size {wrong}: here run 1 node\(s\), 8 process"):
+            said(f"--world-size {wrong}")
+    with pytest.raises(UsageError, match=r"--world-size 1: here run 2 node\(s\)"):
+        said("--world-size 1", num_nodes=2)
+    with pytest.raises(UsageError, match="--print-freq 0"):
+        said("-p 0")
     with pytest.raises(UsageError, match="--pretrained: nothing is downloaded"):
         said("--pretrained")
+
+
+def test_of_two_checkpoints_it_is_said_which_is_read(tmp_path: Path) -> None:
+    file = load_example("imagenet_style.py")
+    newest = SimpleNamespace(path="checkpoints/step-00000008", step=8)
+    manager = SimpleNamespace(load_latest=lambda state: newest)
+    state = {"data": SimpleNamespace(epoch=2)}
+
+    def said(words: str) -> str:
+        return file.restore(file.parser().parse_args(words.split()), manager, state)
+
+    assert said("") == f"=> loaded {newest.path} (epoch 2, step 8)"
+    assert (
+        said("--resume a/step-4")
+        == f"=> loaded {newest.path} (epoch 2, step 8); --resume a/step-4 is not read"
+    )
+    manager.load_latest = lambda state: None
+    with pytest.raises(UsageError, match=r"best\.pth\.tar names no checkpoint") as caught:
+        said("--resume best.pth.tar")
+    assert "weights alone: --weights FILE" in str(caught.value)
+
+
+def test_folders_of_pictures_are_refused_with_the_place_to_change(tmp_path: Path) -> None:
+    file = load_example("imagenet_style.py")
+    (tmp_path / "train" / "n01440764").mkdir(parents=True)
+    with pytest.raises(UsageError, match="folders of pictures") as caught:
+        file.data_sets(file.parser().parse_args([str(tmp_path)]))
+    assert "ImageFolder from `data_sets`" in str(caught.value)
+
+
+def test_files_of_the_original_are_evaluated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """model_best.pth.tar, as its save_checkpoint writes it, of a DistributedDataParallel."""
+    file = load_example("imagenet_style.py")
+    args = file.parser().parse_args(TINY)
+    train_set, val_set = file.data_sets(args)
+    model = file.build_model(args, train_set[0][0], 10)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    record = {
+        "epoch": 3,
+        "arch": "resnet10",
+        "state_dict": torch.nn.DataParallel(model).state_dict(),
+        "best_acc1": torch.tensor(12.5),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 30).state_dict(),
+    }
+    torch.save(record, tmp_path / "model_best.pth.tar")
+    words = (*TINY, "--no-accel", "-e", "--resume", str(tmp_path / "model_best.pth.tar"))
+    assert on_ranks(1, SCRIPT, words, tmp_path) == [0]
+    assert scores_of(capfd.readouterr().out) == [plain_score(model, val_set)]
+
+
+@pytest.mark.proof
+def test_another_run_goes_on_from_a_checkpoint_without_a_seed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = (*TINY, "--no-accel", "--epochs")
+    assert on_ranks(1, SCRIPT, (*words, "1"), tmp_path / "first") == [4]
+    checkpoint = tmp_path / "first" / "checkpoints" / "step-00000004"
+    assert on_ranks(1, SCRIPT, (*words, "2", "--resume", str(checkpoint)), tmp_path / "second") == [4]
+    assert f"=> loaded {checkpoint} (epoch 1, step 4)" in capfd.readouterr().out
+    assert on_ranks(1, SCRIPT, (*words, "1"), tmp_path / "first", attempt=1) == [0]
+    assert "=> nothing to train: 1 epochs are done" in capfd.readouterr().out
 
 
 @pytest.mark.proof
@@ -76,12 +149,29 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_weights(
         records = read_metrics(tmp_path / name / "metrics.jsonl")
         assert [record["step"] for record in records] == [2, 4, 6, 8, 10, 12]
         assert {"loss", "acc1", "acc5", "epoch", "time", "data"} <= set(records[-1])
+    evaluate = (*TINY, "--no-accel", "-b", "3", "-e", "--resume", str(newest))  # no --seed: none is needed
     for n in (1, 2, 3):  # the last step of three images has one: two of three processes have none
-        words = (*words, "-b", "3", "-e", "--resume", str(newest))
-        assert on_ranks(n, SCRIPT, words, tmp_path / f"evaluated-{n}") == [0] * n
+        assert on_ranks(n, SCRIPT, evaluate, tmp_path / f"evaluated-{n}") == [0] * n
     evaluated = scores_of(capfd.readouterr().out)
-    assert evaluated == [scores_of(said)[-1]] * 3, "each image once, at any number of processes"
-    assert evaluated[0].endswith("over 10 images")
+    file = load_example("imagenet_style.py")
+    model = ResNet("resnet10", 10, width=4, small_images=True)
+    load_model(newest, model)
+    truth = plain_score(model, file.data_sets(file.parser().parse_args(TINY))[1])
+    assert truth.endswith("over 10 images")
+    assert evaluated == [truth] * 3, "each image once, at any number of processes"
+    assert scores_of(said)[-1] == truth
+
+
+def plain_score(model: torch.nn.Module, images: Any) -> str:
+    """What the script must say of it, by one loop over all images."""
+    with torch.no_grad():
+        model.eval()
+        ranks = [
+            int((model(x[None])[0] > model(x[None])[0, y]).sum())
+            for x, y in map(images.__getitem__, range(len(images)))
+        ]
+    top1, top5 = (100 * sum(rank < k for rank in ranks) / len(ranks) for k in (1, 5))
+    return f" * Acc@1 {top1:.3f} Acc@5 {top5:.3f} over {len(ranks)} images"
 
 
 def weights(checkpoint: Path) -> str:

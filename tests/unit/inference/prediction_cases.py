@@ -53,6 +53,23 @@ class Dies(nn.Module):
         return x
 
 
+class DiesDelivering(Dies):
+    """The same, with its result computed and about to be sent."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Delivered(super(), x)
+
+
+class Delivered:
+    """A tensor; packing it may end the process."""
+
+    def __init__(self, dies: Any, x: torch.Tensor) -> None:
+        self.dies, self.x = dies, x
+
+    def __reduce__(self) -> Any:
+        return torch.Tensor.clone, (self.dies.forward(self.x),)
+
+
 class Slow(nn.Module):
     """The smaller the number, the longer it takes."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 import dist_train as dt
 from dist_train.config import dump_config, load_config
 from dist_train.datasets.digits import Digits
-from dist_train.errors import CheckpointError, ConfigError, NotFoundError
+from dist_train.errors import CheckpointError, CheckpointWriteError, ConfigError, NotFoundError
 from dist_train.inference import BatchFailed
 from dist_train.inference.inputs import open_inputs
 from dist_train.inference.job import Prediction, predict
@@ -83,6 +85,10 @@ def test_a_data_set_of_the_config_with_its_targets(config: Any) -> None:
         ("pickled.npy", ConfigError, r"cannot be read: .*Python objects"),
         ("one.npy", ConfigError, "a single number"),
         ("none.npy", ConfigError, "holds no samples"),
+        ("broken.npz", ConfigError, "cannot be read: .*zip"),
+        ("pickled.npz", ConfigError, "cannot be read: .*allow_pickle"),
+        ("words.npy", ConfigError, "<U1, which is no element type of torch"),
+        ("swapped.npy", ConfigError, ">f4, which is no element type of torch"),
         ("text.csv", ConfigError, r"none of \.npy, \.npz, \.safetensors"),
         ("empty", NotFoundError, r"no \.npy"),
     ],
@@ -94,6 +100,10 @@ def test_inputs_that_cannot_be_read(
     np.save(tmp_path / "pickled.npy", np.array([print, 1], dtype=object), allow_pickle=True)
     np.save(tmp_path / "one.npy", np.float32(3))
     np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
+    np.savez(tmp_path / "pickled.npz", a=np.array([print, 1], dtype=object))
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "swapped.npy", np.zeros(2, dtype=">f4"))
     (tmp_path / "text.csv").write_text("1,2")
     (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=text):
@@ -188,3 +198,56 @@ def test_what_goes_wrong_leaves_no_output(tmp_path: Path, weights: Path) -> None
     with pytest.raises(NotFoundError, match="there is no checkpoint in"):
         predict(Prediction(DIGITS, tmp_path / "out", "evaluation", str(output)))
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("name", ["p.npy", "p.jsonl", "p.safetensors"])
+def test_a_full_disk_is_74_and_leaves_nothing(
+    tmp_path: Path, fill_disk: Callable[[], None], name: str
+) -> None:
+    fill_disk()
+    with pytest.raises(CheckpointWriteError, match=rf"{name} could not be written: File too large") as full:
+        written(tmp_path / name, torch.zeros(3000, 3))
+    assert full.value.exit_code == 74
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_what_is_computed_is_not_taken_for_one_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"gone\.png"), open_output(str(tmp_path / "p.jsonl")):
+        (tmp_path / "gone.png").read_bytes()
+    assert not list(tmp_path.iterdir())
+
+
+def test_neither_a_link_to_nowhere_nor_a_dead_one_s_rest_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / f".p.npy.{os.getpid()}.tmp").write_text("of a process of this pid, killed before")
+    written(tmp_path / "p.npy", torch.zeros(2))
+    (tmp_path / "link.npy").symlink_to("nowhere.npy")
+    with pytest.raises(ConfigError, match=r"link\.npy exists already"):
+        written(tmp_path / "link.npy", torch.zeros(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.npy", "p.npy"]
+
+
+def test_what_lies_here_does_not_change_what_evaluation_means(
+    tmp_path: Path, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evaluation").mkdir()
+    np.save(tmp_path / "evaluation" / "x.npy", np.zeros((2, 3)))
+    monkeypatch.chdir(tmp_path)
+    assert open_inputs("evaluation", config).name.startswith("data.evaluation")
+    assert len(open_inputs("./evaluation", config)) == 2
+
+
+def test_a_file_of_float64_says_so_where_the_model_cannot_take_it(tmp_path: Path, weights: Path) -> None:
+    np.save(tmp_path / "x.npy", Digits("evaluation").images[:2].double().numpy())
+    with pytest.raises(BatchFailed, match=r"x\.npy holds float64, the model float32: .*astype\('float32'\)"):
+        predict(Prediction(DIGITS, weights, str(tmp_path / "x.npy"), str(tmp_path / "p.npy")))
+
+
+def test_a_model_that_began_with_a_file_s_weights_needs_that_file_no_more(
+    tmp_path: Path, weights: Path, model: ConvNet
+) -> None:
+    args = "{model: convnet, weights: gone.pt, args: {width: 32}}"
+    begun = load_config(DIGITS, [f"model={{target: pretrained, args: {args}}}"]).config
+    (tmp_path / "begun.yaml").write_text(dump_config(begun))
+    np.save(tmp_path / "x.npy", Digits("evaluation").images[:2].numpy())
+    predict(Prediction(tmp_path / "begun.yaml", weights, str(tmp_path / "x.npy"), str(tmp_path / "p.npy")))
+    assert len(np.load(tmp_path / "p.npy")) == 2

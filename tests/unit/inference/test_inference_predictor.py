@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from prediction_cases import Counted, Dies, Doubles, Raises, Slow, numbers
+from prediction_cases import Counted, Dies, DiesDelivering, Doubles, Raises, Slow, numbers
 from torch import nn
 
 import dist_train as dt
@@ -46,11 +46,12 @@ def test_a_slow_first_batch_holds_up_only_what_is_bounded() -> None:
         assert numbers(results) == list(range(1, 40))
 
 
+@pytest.mark.parametrize("model", [Dies, DiesDelivering])
 @pytest.mark.parametrize(("processes", "times"), [(1, 1), (2, 1), (3, 2)])
 def test_nothing_is_lost_and_nothing_doubled_when_workers_die(
-    tmp_path: Path, processes: int, times: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, processes: int, times: int, caplog: pytest.LogCaptureFixture, model: type[Dies]
 ) -> None:
-    with dt.Predictor(Dies(tmp_path, 5, times), processes=processes) as predictor:
+    with dt.Predictor(model(tmp_path, 5, times), processes=processes) as predictor:
         assert numbers(predictor.predict(Counted(12))) == list(range(12))
         assert numbers(predictor.predict(Counted(3))) == [0, 1, 2]
     assert len(list(tmp_path.iterdir())) == times
@@ -65,6 +66,22 @@ def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
             if found[-1] in (3, 11):
                 os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
         assert found == list(range(30))
+
+
+def test_workers_that_are_killed_while_idle_and_halfway_through_a_parcel() -> None:
+    large = [torch.full((1 << 20,), float(i)) for i in range(9)]
+    with dt.Predictor(nn.Identity(), processes=2) as predictor:
+        psutil.Process().children()[0].kill()
+        assert numbers(predictor.predict(Counted(5))) == [0, 1, 2, 3, 4]
+        results = predictor.predict(large)
+        assert next(results)[0] == 0
+        for _ in range(2):
+            # Nobody reads meanwhile, and 4 MiB are more than a pipe holds.
+            time.sleep(0.1)
+            psutil.Process().children()[0].kill()
+            next_one = next(results)
+            assert len(next_one.unique()) == 1
+        assert numbers(results) == list(range(3, 9))
 
 
 def test_a_batch_that_ends_three_workers_is_named(tmp_path: Path) -> None:
@@ -172,6 +189,50 @@ class ExitsAtOnce(nn.Module):
 def test_a_worker_that_dies_before_it_begins_is_not_started_for_ever() -> None:
     with pytest.raises(WorkerBroken, match="ended with code 5 before it was ready"):
         dt.Predictor(ExitsAtOnce(), processes=2)
+
+
+class KilledWhenOpened(nn.Module):
+    """Its process is killed where it is unpickled, `times` times in all."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__()
+        self.folder, self.times = folder, times
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        marks = len(list(self.folder.iterdir()))
+        if marks < self.times:
+            (self.folder / str(marks)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_worker_that_is_killed_before_it_begins_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    with dt.Predictor(KilledWhenOpened(tmp_path, 2)) as predictor:
+        assert numbers(predictor.predict(Counted(3))) == [0, 1, 2]
+        # Its replacement too, in the middle of an iteration.
+        results = predictor.predict(Counted(20))
+        assert next(results)[0] == 0
+        (tmp_path / "1").unlink()
+        psutil.Process().children()[0].kill()
+        assert numbers(results) == list(range(1, 20))
+    with pytest.raises(WorkerBroken, match=r"SIGKILL.* before it was ready"):
+        dt.Predictor(KilledWhenOpened(tmp_path, 99))
+
+
+def test_what_ctrl_c_may_have_cut_is_not_used_again() -> None:
+    def interrupted() -> Iterator[torch.Tensor]:
+        yield torch.zeros(1)
+        raise KeyboardInterrupt
+
+    with dt.Predictor(Slow(), processes=2) as predictor:
+        with pytest.raises(KeyboardInterrupt):
+            list(predictor.predict(interrupted()))
+        assert not psutil.Process().children()
+        with pytest.raises(UsageError, match="is closed"):
+            predictor.predict(Counted(1))
 
 
 def test_wrapped_models_go_as_their_own_and_tied_weights_stay_tied() -> None:

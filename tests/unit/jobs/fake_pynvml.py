@@ -6,7 +6,7 @@ What it answers is written down here by hand; no driver has said it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +23,12 @@ class FakeGpu:
 
     uuid: str
     used: int = 0
-    total: int = 80 * GIB
+    total: int | None = 80 * GIB
     load: int | None = 0
     pids: tuple[tuple[int, int | None], ...] = ()
     bus: bytes | None = b"00000000:3B:00.0"
-    slices: list[FakeGpu] = field(default_factory=list)
+    slices: list[FakeGpu] | None = None  # an empty list: MIG is on, and it is not cut
+    forbidden: str | None = None  # the driver's word for a card that is counted and not given
     name: str = "Pretend H100"
 
 
@@ -51,10 +52,12 @@ class FakePynvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        if self.gpus[index].forbidden is not None:
+            raise FakeNvmlError(self.gpus[index].forbidden)
         return self.gpus[index]
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> Any:
-        return SimpleNamespace(used=gpu.used, total=gpu.total)
+        return SimpleNamespace(used=gpu.used, total=_or_refuse(gpu.total))
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
         return gpu.uuid
@@ -72,13 +75,13 @@ class FakePynvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in gpu.pids]
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
-        return [int(bool(gpu.slices))] * 2
+        return [int(gpu.slices is not None)] * 2
 
     def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:
         return 7
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:
-        if index >= len(gpu.slices):
+        if gpu.slices is None or index >= len(gpu.slices):
             raise FakeNvmlError("Not Found")
         return gpu.slices[index]
 

@@ -92,3 +92,8 @@ def test_gpus_that_are_not_there_or_not_clear(text: str, cause: str) -> None:
 def test_fewer_than_needed_says_both_numbers(text: str, count: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         choose_gpus(text, MACHINE, count)
+
+
+def test_auto_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--gpus auto: 1 GPUs are needed, 0 are visible here"):
+        choose_gpus("auto", [], None)

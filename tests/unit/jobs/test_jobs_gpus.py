@@ -88,6 +88,30 @@ def test_a_gpu_that_is_cut_is_its_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [gpu.memory_total for gpu in found] == [80 * GIB, 10 * GIB, 20 * GIB]
 
 
+def test_a_card_that_this_process_may_not_use_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a job's control group the driver counts all cards, and gives the job's own."""
+    pretend(
+        monkeypatch,
+        FakeGpu("GPU-a", forbidden="Insufficient Permissions"),
+        FakeGpu("GPU-b"),
+        FakeGpu("GPU-c", forbidden="GPU is lost"),
+        FakeGpu("GPU-d"),
+    )
+    found = inventory()
+    assert [gpu.number for gpu in found.gpus] == ["1", "3"]
+    assert found.left_out == ("GPU 0: Insufficient Permissions", "GPU 2: GPU is lost")
+    # CUDA numbers those that it may use, from 0.
+    assert [gpu.uuid for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": "1,0"})] == ["GPU-d", "GPU-b"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3"}) == []
+
+
+def test_mig_without_a_slice_and_memory_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, FakeGpu("GPU-a", slices=[]))
+    assert "(GPU 0: MIG is on, and it is not cut into slices)" in str(inventory().reason)
+    pretend(monkeypatch, FakeGpu("GPU-a", total=None))  # a GPU that shares the machine's memory
+    assert [(gpu.uuid, gpu.memory_total) for gpu in inventory().gpus] == [("GPU-a", 0)]
+
+
 def test_no_driver_is_a_reason_and_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, fails_with="NVML Shared Library Not Found")
     assert inventory().reason == "the NVIDIA driver does not answer: NVML Shared Library Not Found"

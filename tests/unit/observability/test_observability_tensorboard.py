@@ -62,6 +62,14 @@ def test_steps_that_a_restart_does_again_are_there_once(tmp_path: Path) -> None:
     assert found["eval/loss"] == [(33, 8.0)]
 
 
+def test_whoever_looks_on_sees_each_record_at_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    sink = tensorboard.TensorBoardSink(SinkContext(run))
+    sink.record(record(1))
+    assert curves(run)["train/loss"] == [(1, 1.0)]
+    sink.close()
+
+
 def test_a_run_without_a_directory_tells_nothing() -> None:
     sinks = Sinks.open(["tensorboard"], SinkContext())
     sinks.record(record(1))

@@ -13,12 +13,26 @@ import pytest
 from dist_train.rundir import RunDir, records
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import (
+    Appended,
     append_line,
     read_json,
     read_lines,
     write_bytes_atomic,
     write_json_atomic,
 )
+
+
+def test_a_file_that_grows_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    grows = Appended(path)
+    assert grows.look() == []
+    path.write_bytes(b"one\ntwo\nthr")
+    assert grows.look() == [b"one", b"two"]
+    assert grows.look() == []
+    with path.open("ab") as file:
+        file.write(b"ee\n")
+    assert grows.look() == [b"three"]
+    assert Appended(path, tail=8).look() == [b"o", b"three"], "of a long one only the end"
 
 
 def test_a_json_record_carries_version_and_time(tmp_path: Path) -> None:

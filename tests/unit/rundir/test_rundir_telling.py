@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -70,7 +71,16 @@ def test_own_lines_are_those_that_repeat_a_record_and_no_others() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0, "0:00"), (42.4, "0:42"), (750, "12:30"), (3753, "1:02:33"), (183_000, "2 d 02:50"), (-3, "0:00")],
+    [
+        (0, "0:00"),
+        (42.4, "0:42"),
+        (750, "12:30"),
+        (3753, "1:02:33"),
+        (183_000, "2 d 02:50"),
+        (-3, "0:00"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
 )
 def test_clock(seconds: float, words: str) -> None:
     assert clock(seconds) == words

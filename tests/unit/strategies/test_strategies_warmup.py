@@ -58,7 +58,9 @@ def _train(meeting: str, first: int, last: int, path: str, warm: str, options: d
     [
         ("automatic", {"bucket_cap_mb": 0.001}),
         ("explicit", {}),
-        ("automatic", {"static_graph": True, "gradient_as_bucket_view": False}),
+        pytest.param(
+            "automatic", {"static_graph": True, "gradient_as_bucket_view": False}, marks=pytest.mark.proof
+        ),
         ("never", {}),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dist_train.data.exact import ExactLoader
-from dist_train.distributed.control import Control
+from dist_train.distributed.control import Coming, Control
 from dist_train.trainer.evaluate import evaluate
 from dist_train.trainer.metrics import accuracy
 from dist_train.trainer.step import Forward
@@ -67,9 +66,9 @@ class Noting(Control):
         super().__init__()
         self.seen: list[list[float]] = []
 
-    def sum_later(self, values: list[float]) -> Callable[[], list[float]]:
+    def sum_later(self, values: list[float]) -> Coming[list[float]]:
         self.seen.append(values)
-        return lambda: values
+        return Coming(lambda: values)
 
 
 def test_a_mean_does_not_depend_on_how_the_ranks_split_it() -> None:
