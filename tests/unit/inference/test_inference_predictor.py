@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -22,11 +23,15 @@ from dist_train.inference.failures import WorkerBroken
 
 @pytest.fixture(autouse=True)
 def _forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = {child.pid for child in psutil.Process().children()}
     monkeypatch.setattr(dt.Predictor, "start_method", "fork")
     yield
-    left = [child for child in psutil.Process().children() if child.pid not in before]
-    assert not left, "workers outlived their Predictor"
+    assert not workers(), "workers outlived their Predictor"
+
+
+def workers() -> list[psutil.Process]:
+    """Alive, the oldest first; this process may have other children (multiprocessing's resource tracker)."""
+    pids = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+    return [psutil.Process(pid) for pid in sorted(pids)]
 
 
 def test_results_in_order_from_several_processes() -> None:
@@ -64,21 +69,21 @@ def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
         for result in results:
             found.append(int(result[0]))
             if found[-1] in (3, 11):
-                os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
+                workers()[0].kill()
         assert found == list(range(30))
 
 
 def test_workers_that_are_killed_while_idle_and_halfway_through_a_parcel() -> None:
     large = [torch.full((1 << 20,), float(i)) for i in range(9)]
     with dt.Predictor(nn.Identity(), processes=2) as predictor:
-        psutil.Process().children()[0].kill()
+        workers()[0].kill()
         assert numbers(predictor.predict(Counted(5))) == [0, 1, 2, 3, 4]
         results = predictor.predict(large)
         assert next(results)[0] == 0
         for _ in range(2):
             # Nobody reads meanwhile, and 4 MiB are more than a pipe holds.
             time.sleep(0.1)
-            psutil.Process().children()[0].kill()
+            workers()[0].kill()
             next_one = next(results)
             assert len(next_one.unique()) == 1
         assert numbers(results) == list(range(3, 9))
@@ -146,7 +151,7 @@ def second_thought(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str
 
 def test_closing_is_quick_also_at_work_and_no_process_stays() -> None:
     predictor = dt.Predictor(Slow(), processes=2)
-    pids = [child.pid for child in psutil.Process().children()]
+    pids = [worker.pid for worker in workers()]
     results = predictor.predict(Counted(50))
     next(results)
     began = time.monotonic()
@@ -216,7 +221,7 @@ def test_a_worker_that_is_killed_before_it_begins_is_started_again_but_not_for_e
         results = predictor.predict(Counted(20))
         assert next(results)[0] == 0
         (tmp_path / "1").unlink()
-        psutil.Process().children()[0].kill()
+        workers()[0].kill()
         assert numbers(results) == list(range(1, 20))
     with pytest.raises(WorkerBroken, match=r"SIGKILL.* before it was ready"):
         dt.Predictor(KilledWhenOpened(tmp_path, 99))
@@ -230,7 +235,7 @@ def test_what_ctrl_c_may_have_cut_is_not_used_again() -> None:
     with dt.Predictor(Slow(), processes=2) as predictor:
         with pytest.raises(KeyboardInterrupt):
             list(predictor.predict(interrupted()))
-        assert not psutil.Process().children()
+        assert not workers()
         with pytest.raises(UsageError, match="is closed"):
             predictor.predict(Counted(1))
 
