@@ -53,8 +53,9 @@ def choose_devices(asked: str | None, launch: LaunchConfig) -> Devices:
 
 def _no_gpu(asked: str | None, needed: int) -> ConfigError:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = "1 GPU was" if needed == 1 else f"{needed} GPUs were"
     return ConfigError(
-        f"{f'--gpus {asked}' if asked else '--device cuda'}: no GPU is visible here, {needed} are needed",
+        f"{f'--gpus {asked}' if asked else '--device cuda'}: {gpus} asked for, 0 are visible here",
         cause=inventory().reason or f"CUDA_VISIBLE_DEVICES={hidden!r} means none of them",
         mend=f"{'drop --gpus: ' if asked else ''}--device cpu runs {needed} process(es) on CPU",
     )

@@ -161,9 +161,9 @@ def test_what_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--gpus", "auto"], "--gpus auto: no GPU is visible here, 1 are needed"),
-        (["--gpus", "0", "--nodes", 2], "--gpus 0: no GPU is visible here, 2 are needed"),
-        (["--device", "cuda"], "--device cuda: no GPU is visible here, 1 are needed"),
+        (["--gpus", "auto"], "--gpus auto: 1 GPU was asked for, 0 are visible here"),
+        (["--gpus", "0", "--nodes", 2], "--gpus 0: 2 GPUs were asked for, 0 are visible here"),
+        (["--device", "cuda"], "--device cuda: 1 GPU was asked for, 0 are visible here"),
     ],
 )
 def test_without_any_gpu_the_reason_is_told(
