@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,8 @@ PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group; a group of tests that start many processes runs one test at a time.
 GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
-# Groups with tests that `make test` leaves out, by marker; they have bounds to keep, so fewer at once.
+# Proofs and soaks have bounds to keep, so fewer at once.
 LONG_WORKERS = 3
-LONG = {"proof": ("multiprocess", "slurm", "k8s"), "soak": ("multiprocess",)}
 # Far above what any group needs: a hang must end, whatever pytest does.
 LIMIT_S = 1800.0
 
@@ -67,7 +67,7 @@ def main() -> int:
         names, words = chosen(asked.fast, asked.long)
         most = LONG_WORKERS if asked.long else max(GROUPS.values())
         words += asked.words
-        outcomes += [group(name, words, min(GROUPS[name], most)) for name in names if has_tests(name)]
+        outcomes += [group(name, words, min(GROUPS[name], most)) for name in names]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
@@ -75,7 +75,7 @@ def main() -> int:
 def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], list[str]]:
     """The groups to run, and what selects their tests."""
     if long is not None:
-        return LONG[long], ["-m", long]
+        return [name for name in GROUPS if has_marked(name, long)], ["-m", long]
     if fast:
         return FAST, ["-m", "not multiprocess and not proof and not soak"]
     return tuple(GROUPS), []
@@ -97,9 +97,13 @@ def check(name: str, words: Sequence[str]) -> Outcome:
     return Outcome(name, code == 0, seconds, "clean" if code == 0 else f"exit code {code}")
 
 
-def has_tests(name: str) -> bool:
-    """Whether a group's folder holds any test: not every group exists from the beginning."""
-    return any((ROOT / "tests" / name).rglob("test_*.py"))
+def has_marked(name: str, marker: str) -> bool:
+    """Whether any test of a group has the marker."""
+    marked = re.compile(
+        rf"^\s*@pytest\.mark\.{marker}\b|\b(marks|pytestmark) ?= ?.*\bmark\.{marker}\b", re.MULTILINE
+    )
+    files = (ROOT / "tests" / name).rglob("test_*.py")
+    return any(marked.search(file.read_text(encoding="utf-8")) for file in files)
 
 
 def group(name: str, words: Sequence[str], workers: int) -> Outcome:
