@@ -31,7 +31,9 @@ SCRIPT = """
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count", [2, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(3, marks=pytest.mark.proof), pytest.param(50, marks=pytest.mark.soak)]
+)
 def test_launches_of_4_ranks_x_1_step_in_a_row(tmp_path: Path, count: int) -> None:
     script = tmp_path / "one_step.py"
     script.write_text(textwrap.dedent(SCRIPT))

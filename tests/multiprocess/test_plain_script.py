@@ -49,6 +49,7 @@ def weights(finished: Finished) -> str:
     return weights_hash(load_file(finished.run.path / "model.safetensors"))
 
 
+@pytest.mark.proof
 def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(textwrap.dedent(SCRIPT))

@@ -151,7 +151,8 @@ def agent_pid(run: RunDir, node: int) -> int:
     raise AssertionError(f"node {node} has no agent")
 
 
-@pytest.mark.parametrize("node", [0, pytest.param(1, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_killed(tmp_path: Path, undisturbed, node: int) -> None:  # type: ignore[no-untyped-def]
     run = RunDir(tmp_path / "runs" / "killed")
     command = begin(tmp_path, "killed", "--nodes", 2, "--gpus-per-node", 2, WORKLOADS / "digits.yaml")

@@ -42,7 +42,8 @@ def test_a_killed_rank_is_restarted_inside_the_job(
     check_end(run, undisturbed_pair, requeued="0")
 
 
-@pytest.mark.parametrize("node", [0, pytest.param(1, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("node", [0, 1])
 def test_a_killed_agent_ends_the_attempt_and_the_job_is_requeued(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes, node: int
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_cancelled_job_saves_and_stays_dead(slurm: SlurmCluster, tmp_path: Pat
     killed.wait_for(lambda: bool(killed.events("preempted")), "scancel's TERM is a notice to save")
 
 
+@pytest.mark.proof
 def test_a_site_that_refuses_the_requeue_leads_to_resume(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:

@@ -57,7 +57,7 @@ def _train(meeting: str, first: int, last: int, path: str, warm: str, options: d
     ("warm", "options"),
     [
         ("automatic", {"bucket_cap_mb": 0.001}),
-        ("explicit", {}),
+        pytest.param("explicit", {}, marks=pytest.mark.proof),
         pytest.param(
             "automatic", {"static_graph": True, "gradient_as_bucket_view": False}, marks=pytest.mark.proof
         ),

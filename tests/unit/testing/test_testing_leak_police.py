@@ -77,7 +77,9 @@ def run_pytest(folder: Path, text: str, *words: str, **environ: str) -> tuple[in
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "workers", [pytest.param((), marks=pytest.mark.proof), ("-n", "2")], ids=["one process", "xdist"]
+)
 def test_each_leak_fails_its_own_test_and_is_named(tmp_path: Path, workers: tuple[str, ...]) -> None:
     code, said = run_pytest(tmp_path, TESTS, "--tb=short", "-rE", *workers)
     assert code == 1, said
