@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -145,6 +146,7 @@ def run(argv: list[str] | None = None) -> int:
     """One command; returns its exit code."""
     try:
         result: Any = cli.main(args=argv, prog_name="dist-train", standalone_mode=False)
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -155,9 +157,31 @@ def run(argv: list[str] | None = None) -> int:
         return int(ExitCode.INTERRUPTED)
     except DistTrainError as error:
         if error.exit_code == ExitCode.INTERNAL:
-            raise
+            return _own_fault()
         click.echo(f"error: {error}", err=True)
         return int(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            return _own_fault()
+        # A file would have its name with it: this is what we write to.
+        _write_no_more()
+        click.echo("error: what this command says could not be written: No space left on device", err=True)
+        return int(ExitCode.CHECKPOINT_WRITE)
+    except Exception:
+        return _own_fault()
+
+
+def _own_fault() -> int:
+    import traceback
+
+    traceback.print_exc()
+    click.echo("dist-train itself has failed; please report it with the lines above", err=True)
+    return int(ExitCode.INTERNAL)
+
+
+def _write_no_more() -> None:
+    """What is still buffered would fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,25 @@ def test_a_launch_that_is_refused_leaves_what_was_there(here: Path, dist_train: 
     (here / "runs").mkdir()
     dist_train("launch", "--launcher", "kubernetes", "train.py")
     assert list((here / "runs").iterdir()) == []
+
+
+def test_a_full_disk_under_what_a_command_says(here: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "dist_train.cli.main", "--help"], stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 74
+    assert done.stderr == b"error: what this command says could not be written: No space left on device\n"
+
+
+def test_only_our_own_fault_is_70_with_a_traceback(
+    here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(**words: object) -> int:
+        raise RuntimeError("a state that cannot be")
+
+    monkeypatch.setattr("dist_train.cli.list.COMMAND.callback", broken)
+    said = dist_train("list")
+    assert said.code == 70
+    assert "RuntimeError: a state that cannot be" in said.err
+    assert "please report it" in said.err
