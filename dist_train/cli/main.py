@@ -146,7 +146,8 @@ def run(argv: list[str] | None = None) -> int:
     """One command; returns its exit code."""
     try:
         result: Any = cli.main(args=argv, prog_name="dist-train", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `>&-`
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

@@ -103,7 +103,9 @@ class NamespaceCluster(SlurmCluster):
         """A cable from the bridge to the node; the old one went with the old node."""
         assert self._controller is not None
         address = next(node.address for node in self.layout.nodes if node.name == name)
-        peer = ("peer", "name", "eth0", "netns", str(host.holder.pid))
+        # Started again, a machine keeps its hardware address: the others still have it in their tables.
+        hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+        peer = ("peer", "name", "eth0", "address", hardware, "netns", str(host.holder.pid))
         self._controller.run("ip", "link", "add", f"to-{name}", "type", "veth", *peer)
         self._controller.run("ip", "link", "set", f"to-{name}", "master", "cluster", "up")
         host.run("ip", "address", "add", f"{address}/24", "dev", "eth0")

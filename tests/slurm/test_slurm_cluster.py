@@ -174,6 +174,11 @@ def test_a_node_in_a_namespace_dies_and_is_made_anew(
     assert slurm_namespaces.processes_of("n2") == []
     slurm_namespaces.restart_slurmd("n2")
     assert slurm_namespaces.processes_of("n2")
+    # The others had spoken to the old one a moment ago.
+    slurm_namespaces.clean()
+    again = slurm_namespaces.sbatch(script(tmp_path, "srun hostname", "--nodes=2"))
+    slurm_namespaces.wait_for(again, "COMPLETED")
+    assert sorted(tmp_path.joinpath("out").read_text().split()) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("kind", [SlurmCluster, NamespaceCluster])

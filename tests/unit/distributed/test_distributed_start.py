@@ -57,6 +57,7 @@ def test_ranks_meet_by_the_environment(ranks: Any) -> None:
     assert [answer[2] for answer in ranks(2, by_env, _free_port())] == [3, 3]
 
 
+@pytest.mark.proof
 def test_ten_runs_one_after_the_other_in_the_same_processes(ranks: Any) -> None:
     def rounds(meeting: str) -> int:
         for _ in range(10):
