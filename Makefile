@@ -13,7 +13,7 @@ help:
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
 	@echo 'make test-fast    unit and architecture tests without those of several processes (under a minute)'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make proof        the longer proofs (pytest -m proof), some 10 minutes; CI runs them too'
+	@echo 'make proof        the longer proofs (pytest -m proof), some 30 minutes; CI runs them too'
 	@echo 'make soak         the longest: 80 kills, 50 launches; some 15 minutes'
 	@echo 'make bench        the benchmarks; they print, they assert nothing'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
