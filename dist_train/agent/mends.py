@@ -82,7 +82,7 @@ def _saved_elsewhere(error: BaseException, found: re.Match[str]) -> str:
 
 def _one_card(error: BaseException, found: re.Match[str]) -> str:
     return (
-        "NCCL wants a card for each rank (MIG slices of one card are no cards): `dist-train devices` lists "
+        "NCCL wants a card for each rank (MIG slices of one card do not count): `dist-train devices` lists "
         "them, --gpus and --gpus-per-node choose"
     )
 

@@ -164,10 +164,7 @@ def run(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             return _own_fault()
-        # A file would have its name with it: this is what we write to.
-        _write_no_more()
-        click.echo("error: what this command says could not be written: No space left on device", err=True)
-        return int(ExitCode.CHECKPOINT_WRITE)
+        return _full_disk()
     except Exception:
         return _own_fault()
 
@@ -180,9 +177,17 @@ def _own_fault() -> int:
     return int(ExitCode.INTERNAL)
 
 
-def _write_no_more() -> None:
-    """What is still buffered would fail once more when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _full_disk() -> int:
+    """Writing tells no name: it is what we write to, or else a file of the run."""
+    what, mend = "a file", "`df -h .` shows the room there is; --run-dir names another place"
+    try:
+        click.echo()  # what has failed before may be buffered no more: a flush alone would not tell
+    except OSError:
+        what, mend = "what this command says", "`df -h` shows which disk it goes to"
+        # What is still buffered would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    click.echo(f"error: {what} could not be written: No space left on device\n  mend:  {mend}", err=True)
+    return int(ExitCode.CHECKPOINT_WRITE)
 
 
 if __name__ == "__main__":

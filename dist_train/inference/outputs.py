@@ -121,6 +121,7 @@ def open_output(word: str) -> Iterator[Output]:
             raw.close()
             give_name(temporary, path)
     finally:
+        # After an error of writing it fails once more; the first one is on its way.
         with suppress(OSError):
             raw.close()
         remove_tree(temporary)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dist_train.agent import boot
+from dist_train.testing.plugin import require
 
 HEAD = """
 import ctypes, os, signal, sys
@@ -58,8 +59,6 @@ assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=1m") == 0
 for batch in dt.loader(Items(lambda: torch.zeros(600_000)), 2, workers=1):
     pass
 """
-MAY_MOUNT = shutil.which("unshare") and not subprocess.run(["unshare", "-m", "true"], check=False).returncode
-OWN_SHM = pytest.mark.skipif(not MAY_MOUNT, reason="a /dev/shm of its own needs root and namespaces")
 TABLE = [
     # situation, script, exit code, words
     (
@@ -107,19 +106,17 @@ TABLE = [
         1,
         "mend: out of memory, or of /dev/shm (",
     ),
-    pytest.param(
+    (
         "/dev/shm too small",
         SMALL_SHM,
         1,
         "mend: /dev/shm is full (1.0 MiB in all): a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on",
-        marks=OWN_SHM,
     ),
-    pytest.param(
+    (
         "/dev/shm too small, said before",
         SMALL_SHM,
         1,
         "/dev/shm has 1 MiB, and 1 loader worker(s) hand over their batches there",
-        marks=OWN_SHM,
     ),
     (
         "saved on a GPU, loaded without one",
@@ -141,10 +138,19 @@ def _as_rank(meeting: str, script: str) -> list[Any]:
     return [code, said.getvalue()]
 
 
+def _may_mount() -> bool:
+    return (
+        bool(shutil.which("unshare"))
+        and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+    )
+
+
 @pytest.mark.parametrize(("situation", "lines", "code", "words"), TABLE)
 def test_each_is_told_with_its_mend(
     ranks: Any, tmp_path: Path, situation: str, lines: str, code: int, words: str
 ) -> None:
+    if "/dev/shm too small" in situation and not _may_mount():
+        require("shm", "a /dev/shm of its own needs root and mount namespaces")
     script = tmp_path / "train.py"
     script.write_text(HEAD + textwrap.dedent(lines))
     ((found, said),) = ranks(1, _as_rank, str(script))

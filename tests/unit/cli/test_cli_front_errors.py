@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -174,7 +175,20 @@ def test_a_full_disk_under_what_a_command_says(here: Path) -> None:
             [sys.executable, "-P", "-m", "dist_train.cli.main", "--help"], stdout=full, stderr=subprocess.PIPE
         )
     assert done.returncode == 74
-    assert done.stderr == b"error: what this command says could not be written: No space left on device\n"
+    assert done.stderr.startswith(
+        b"error: what this command says could not be written: No space left on device\n  mend:"
+    )
+
+
+def test_a_full_disk_under_a_file_is_not_said_to_be_the_commands_words(
+    here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**words: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as write(2) has it: without a name
+
+    monkeypatch.setattr("dist_train.cli.list.COMMAND.callback", full)
+    said = dist_train("list")
+    assert (said.code, "error: a file could not be written: No space left" in said.err) == (74, True), said
 
 
 def test_only_our_own_fault_is_70_with_a_traceback(
