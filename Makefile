@@ -1,4 +1,4 @@
-# make demo: see it run.  make test: see it proved.  Both make .venv by themselves (PYTHON=python3.12 chooses another).
+# make demo: run an example.  make test: run all checks and tests.  Both create .venv (PYTHON=python3.12 chooses another).
 PYTHON ?= python3
 VENV   ?= .venv
 
@@ -6,21 +6,23 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint proof soak bench slurm-dev k8s-dev constraints clean venv venv-dev
+.PHONY: help demo test test-fast test-gpu lint proof soak bench docs slurm-dev k8s-dev constraints clean venv venv-dev venv-docs
 
 help:
-	@echo 'make demo         install what running needs, train the digits as 2 nodes x 2 processes'
+	@echo 'make demo         install the dependencies, train the digits as 2 nodes x 2 processes'
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
-	@echo 'make test-fast    unit and architecture tests without those of several processes (under a minute)'
+	@echo 'make test-fast    unit and architecture tests that start no further processes (under a minute)'
+	@echo 'make test-gpu     the tests that need a GPU; says so and fails where there is none'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make proof        the longer proofs (pytest -m proof), some 30 minutes; CI runs them too'
-	@echo 'make soak         the longest: 80 kills, 50 launches; some 15 minutes'
-	@echo 'make bench        the benchmarks; they print, they assert nothing'
+	@echo 'make proof        the longer tests (pytest -m proof), some 30 minutes; CI runs them too'
+	@echo 'make soak         the soak tests: 80 kills, 50 launches; some 15 minutes'
+	@echo 'make bench        the benchmarks; they print, and assert nothing'
+	@echo 'make docs         the documentation as a site in build/docs; a broken link fails it'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
-	@echo 'make k8s-dev      a pretended Kubernetes cluster on this machine whose pods are real processes, until Ctrl-C; needs root'
-	@echo 'make constraints  write constraints.txt anew from the newest releases'
+	@echo 'make k8s-dev      an emulated Kubernetes cluster on this machine whose pods are real processes, until Ctrl-C; needs root'
+	@echo 'make constraints  rewrite constraints.txt with the newest releases'
 	@echo 'make clean        remove .venv, caches and build folders; runs/ stays'
-	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer), VENV=DIR another place than .venv'
+	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer), VENV=DIR another folder than .venv'
 
 demo: venv
 	@$(BIN)/dist-train $(DEMO)
@@ -30,6 +32,9 @@ test: venv-dev
 
 test-fast: venv-dev
 	@$(BIN)/python .ci/test.py --fast
+
+test-gpu: venv-dev
+	@$(BIN)/python .ci/test.py --gpu
 
 lint: venv-dev
 	@$(BIN)/python .ci/test.py --lint
@@ -43,11 +48,16 @@ soak: venv-dev
 bench: venv-dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
+docs: venv-docs
+	@$(BIN)/python docs/reference_pages/guarantees.py
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs/.doctrees docs build/docs
+	@echo 'build/docs/index.html'
+
 slurm-dev: venv-dev
 	@exec $(BIN)/python tests/slurm/slurm_dev.py --nodes $(or $(NODES),4)
 
 k8s-dev: venv-dev
-	@exec $(BIN)/python tests/k8s/k8s_dev.py --nodes $(or $(NODES),2)
+	@PYTHONPATH=tests/k8s exec $(BIN)/python -m cluster --nodes $(or $(NODES),2)
 
 constraints:
 	@"$(PYTHON)" .ci/constraints.py
@@ -61,3 +71,6 @@ venv:
 
 venv-dev:
 	@.ci/venv.sh "$(PYTHON)" "$(VENV)" dev
+
+venv-docs:
+	@.ci/venv.sh "$(PYTHON)" "$(VENV)" docs

@@ -1,8 +1,10 @@
-"""What `make test` runs: ruff, mypy and pytest group by group, all of them, then a table with the seconds.
+"""Run ruff, mypy and every group of tests, then print a table with the seconds; `make test` calls it.
 
 --fast: unit and architecture only, without the tests that start several processes.
---lint: ruff and mypy only. --proof: the longer proofs alone, which CI runs too; --soak: the longest.
-Words after `--` go to pytest.
+--lint: ruff and mypy only. --proof: only the longer tests, which CI runs too; --soak: the soak tests.
+--gpu: only the tests that need a GPU; without one it fails. All other runs of whole groups do these tests
+where there is a GPU, and say in their table how many were not run where there is none.
+Arguments after `--` go to pytest.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from pathlib import Path
 
 import psutil
 
-from dist_train.testing.components import apt_may_run
+from dist_train.testing.required_components import apt_may_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group; a group of tests that start many processes runs one test at a time.
 GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
-# Proofs and soaks have bounds to keep, so fewer at once.
+# Proofs and soaks check time bounds, so fewer at once.
 LONG_WORKERS = 3
-# Far above what any group needs: a hang must end, whatever pytest does.
-LIMIT_S = 1800.0
+# Far above what any group needs: a hang must end, even if pytest hangs.
+LIMIT_S = 2700.0
 
 
 @dataclass(frozen=True)
@@ -41,39 +43,46 @@ class Outcome:
     name: str
     good: bool
     seconds: float
-    said: str
+    summary: str
 
 
 def main() -> int:
-    """Run what was asked for; 0 when everything passed."""
+    """Run the selected checks and groups; 0 if everything passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--lint", action="store_true")
     parser.add_argument("--proof", dest="long", action="store_const", const="proof")
     parser.add_argument("--soak", dest="long", action="store_const", const="soak")
-    parser.add_argument("words", nargs="*")
-    asked = parser.parse_args()
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("pytest_args", nargs="*")
+    options = parser.parse_args()
     os.chdir(ROOT)
-    # Tests start hundreds of processes: without bytecode each compiles dist_train anew (0.15 s).
+    # Tests start hundreds of processes: without bytecode each compiles dist_train again (0.15 s).
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # A test's processes share the cores; more threads would only get into each other's way.
+    # A test's processes share the cores; more threads would only slow each other down.
     os.environ["OMP_NUM_THREADS"] = "1"
     began = time.monotonic()
     outcomes: list[Outcome] = []
-    if not asked.fast and asked.long is None:
+    if options.gpu:
+        outcomes = [gpu_tests(options.pytest_args, needed=True)]
+        print_table(outcomes, time.monotonic() - began)
+        return 0 if outcomes[0].good else 1
+    if not options.fast and options.long is None:
         outcomes += [check(name, words) for name, words in checks().items()]
-    if not asked.lint:
+    if not options.lint:
         install_debian_packages()
-        names, words = chosen(asked.fast, asked.long)
-        most = LONG_WORKERS if asked.long else max(GROUPS.values())
-        words += asked.words
+        names, words = chosen(options.fast, options.long)
+        most = LONG_WORKERS if options.long else max(GROUPS.values())
+        words += options.pytest_args
         outcomes += [group(name, words, min(GROUPS[name], most)) for name in names]
+        if not options.fast and options.long is None:
+            outcomes.append(gpu_tests(options.pytest_args, needed=False))
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
 def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], list[str]]:
-    """The groups to run, and what selects their tests."""
+    """The groups to run, and the pytest arguments that select their tests."""
     if long is not None:
         return [name for name in GROUPS if has_marked(name, long)], ["-m", long]
     if fast:
@@ -82,7 +91,7 @@ def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], list[str]]:
 
 
 def checks() -> dict[str, list[str]]:
-    """The static checks."""
+    """The static checks: name -> command."""
     python = sys.executable
     return {
         "ruff check": [python, "-m", "ruff", "check", "--quiet", "."],
@@ -92,7 +101,7 @@ def checks() -> dict[str, list[str]]:
 
 
 def check(name: str, words: Sequence[str]) -> Outcome:
-    """One static check."""
+    """Run one static check."""
     code, seconds = timed(words)
     return Outcome(name, code == 0, seconds, "clean" if code == 0 else f"exit code {code}")
 
@@ -107,7 +116,7 @@ def has_marked(name: str, marker: str) -> bool:
 
 
 def group(name: str, words: Sequence[str], workers: int) -> Outcome:
-    """One folder of tests."""
+    """Run one folder of tests."""
     with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}", *words]
@@ -115,8 +124,21 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
 
 
+def gpu_tests(pytest_args: Sequence[str], needed: bool) -> Outcome:
+    """Run the tests with the marker gpu; where there is no GPU, count them, a failure if they are needed."""
+    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", look], check=False).returncode == 0:
+        return group("gpu", ["-m", "gpu", *pytest_args], 0)
+    argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "tests/gpu"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^(\d+) tests? collected", said, re.MULTILINE)
+    if found is None:
+        return Outcome("gpu", False, 0.0, f"no GPU, and the tests cannot be collected: {said[-200:]}")
+    return Outcome("gpu", not needed, 0.0, f"no GPU: {found[1]} tests not run (make test-gpu)")
+
+
 def timed(argv: Sequence[str]) -> tuple[int, float]:
-    """Exit code and seconds; what runs longer than the limit is ended with all its descendants."""
+    """Run a command: exit code and seconds; past the limit it is killed with all its descendants."""
     print(f"\n$ {' '.join(argv[1:])}", flush=True)
     began = time.monotonic()
     with subprocess.Popen(argv) as process:
@@ -124,15 +146,15 @@ def timed(argv: Sequence[str]) -> tuple[int, float]:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             print(f"[make] not done after {LIMIT_S:.0f} s: ended", flush=True)
-            for victim in psutil.Process(process.pid).children(recursive=True):
-                victim.kill()
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
             process.kill()
             code = process.wait()
     return code, time.monotonic() - began
 
 
 def counts(report: Path) -> str:
-    """`312 passed, 1 failed, 2 skipped` of a JUnit report; empty when there is none."""
+    """`312 passed, 1 failed, 2 skipped` of a JUnit report; empty if there is none."""
     try:
         suite = ElementTree.parse(report).getroot().find("testsuite")
     except (OSError, ElementTree.ParseError):
@@ -147,7 +169,7 @@ def counts(report: Path) -> str:
 
 
 def install_debian_packages() -> None:
-    """What the tests need of Debian; without it `require` in the tests says what is missing."""
+    """Install the Debian packages that the tests need; without them `require` names what is missing."""
     lines = PACKAGES.read_text(encoding="utf-8").splitlines()
     names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     missing = [name for name in names if not is_installed(name)]
@@ -155,7 +177,7 @@ def install_debian_packages() -> None:
         return
     command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
     if not apt_may_run():
-        print(f"[make] not installed, and only root may: sudo {' '.join(command)}", flush=True)
+        print(f"[make] missing packages, which only root can install: sudo {' '.join(command)}", flush=True)
         return
     print(f"[make] installing the Debian packages {' '.join(missing)}", flush=True)
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -164,21 +186,21 @@ def install_debian_packages() -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Whether dpkg knows the package as installed."""
-    words = ["dpkg-query", "-W", "-f", "${Status}", name]
+    """Whether dpkg lists the package as installed."""
+    command = ["dpkg-query", "-W", "-f", "${Status}", name]
     try:
-        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        status = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
         return False
-    return said == "install ok installed"
+    return status == "install ok installed"
 
 
 def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
-    """One row each, and the sum."""
+    """Print one row for each outcome, and the total."""
     print()
     for outcome in outcomes:
         word = "ok  " if outcome.good else "FAIL"
-        print(f"{word}  {outcome.name:<14} {outcome.seconds:7.1f} s  {outcome.said}")
+        print(f"{word}  {outcome.name:<14} {outcome.seconds:7.1f} s  {outcome.summary}")
     bad = sum(not outcome.good for outcome in outcomes)
     print(f"{'FAIL' if bad else 'ok  '}  {'all':<14} {total_s:7.1f} s", flush=True)
 

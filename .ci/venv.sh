@@ -1,13 +1,13 @@
 #!/bin/sh
-# venv.sh PYTHON VENV run|dev: the virtual environment, made or brought up to date.
+# venv.sh PYTHON VENV run|dev|docs: create or update the virtual environment.
 #
-# A stamp holds what was installed from (place and checksums), so that nothing happens the second
-# time, and everything again in a moved checkout. A venv that we began and did not finish is removed.
+# A stamp records the checkout's path and the checksums of the requirements, so that an unchanged checkout
+# installs nothing and a moved one installs again. An unfinished venv of ours is removed.
 set -eu
 cd "$(dirname "$0")/.."
 python=$1 venv=$2 stage=$3
 log=$venv/install.log
-# Whatever happens below: pip itself refuses to install outside a virtual environment.
+# pip itself refuses to install outside a virtual environment.
 export PIP_REQUIRE_VIRTUALENV=1
 
 say() { echo "[make] $*" >&2; }
@@ -15,7 +15,7 @@ fail() { say "$@"; exit 1; }
 wanted() { pwd; cksum pyproject.toml constraints.txt; }
 is_done() { [ -f "$venv/.stamp-$1" ] && [ "$(cat "$venv/.stamp-$1")" = "$(wanted)" ]; }
 
-# A venv that lost its pyvenv.cfg still has a python that runs: the machine's own, with its own packages.
+# Without its pyvenv.cfg a venv's python still runs: as the system's, with the system's packages.
 works() {
     [ -f "$venv/pyvenv.cfg" ] && "$venv/bin/python" - "$venv" <<'EOF' >/dev/null 2>&1
 import os, sys, pip
@@ -52,7 +52,7 @@ make_venv() {
     else
         cat "$log" >&2
     fi
-    fail "$python -m venv failed; its words stand above"
+    fail "$python -m venv failed; see its output above"
 }
 
 install_venv_package() {
@@ -69,7 +69,7 @@ install_venv_package() {
     if ! apt-get install -y -qq "$package" >"$log" 2>&1; then
         if ! { apt-get update -qq && apt-get install -y -qq "$package"; } >"$log" 2>&1; then
             cat "$log" >&2
-            fail "apt-get install -y $package failed; its words stand above"
+            fail "apt-get install -y $package failed; see its output above"
         fi
     fi
 }
@@ -84,25 +84,28 @@ install() {
     if ! "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input \
         -c constraints.txt -e "$2" >"$log" 2>&1; then
         cat "$log" >&2
-        fail "the installation into $venv failed; pip's words stand above. The next make begins anew"
+        fail "the installation into $venv failed; see pip's output above. The next make starts over"
     fi
     wanted >"$venv/.stamp-$1.new"
     mv "$venv/.stamp-$1.new" "$venv/.stamp-$1"
     rm -f "$venv/.begun"
 }
 
-if is_done run && { [ "$stage" = run ] || is_done dev; } && [ ! -e "$venv/.begun" ]; then exit 0; fi
+if is_done run && { [ "$stage" = run ] || is_done "$stage"; } && [ ! -e "$venv/.begun" ]; then exit 0; fi
 check_python
 if [ -e "$venv" ]; then
     moved=false
     if [ -f "$venv/.stamp-run" ] && [ "$(head -n 1 "$venv/.stamp-run")" != "$(pwd)" ]; then moved=true; fi
-    # A venv made by hand, which works, is used; only ours, or one without pip, is thrown away.
+    # A working venv that was made by hand is used; only ours, or one without pip, is removed.
     if [ -e "$venv/.begun" ] || $moved || ! works; then
-        if $moved; then say "removing $venv: it was made for another place"; else say "removing the half-made $venv"; fi
-        # bin first: should this be interrupted, what is left has no pip and is removed next time.
+        if $moved; then say "removing $venv: it was made for another path"; else say "removing the unfinished $venv"; fi
+        # bin first: if this is interrupted, the rest has no pip and is removed next time.
         rm -rf "$venv/bin" "$venv"
     fi
 fi
 if [ ! -e "$venv" ]; then make_venv; fi
 install run . "installing dist-train into $venv (PyTorch is large: some minutes the first time)"
-if [ "$stage" = dev ]; then install dev '.[dev]' "installing the tests' tools into $venv (about a minute)"; fi
+case $stage in
+dev) install dev '.[dev]' "installing the development tools into $venv (about a minute)" ;;
+docs) install docs '.[docs]' "installing Sphinx into $venv (some seconds)" ;;
+esac

@@ -1,7 +1,7 @@
-"""How long the command line takes to say something: `dist-train --help` beside `torchrun --help`.
+"""Start-up time of the command line: `dist-train --help` beside `torchrun --help`.
 
 Rounds are interleaved and begin each time with another command, so that a slow minute of the machine
-meets all of them. Prints medians with their 95 % intervals (by order statistics, no distribution
+affects all of them. Prints medians with their 95 % intervals (by order statistics, no distribution
 assumed) and the ratio; asserts nothing. The aim: at most a tenth of torchrun's time.
 
     python benchmarks/cli_startup.py [--rounds 20]
@@ -23,7 +23,7 @@ _MINIMUM = 20
 
 
 def commands() -> dict[str, list[str]]:
-    """What is timed; scripts are those beside this interpreter, else those on PATH."""
+    """The commands to time; scripts are those beside this interpreter, else those on PATH."""
     return {
         "python -c pass": [sys.executable, "-c", "pass"],
         "dist-train --help": [_script("dist-train"), "--help"],
@@ -40,7 +40,7 @@ def _script(name: str) -> str:
 
 
 def seconds(command: list[str]) -> float:
-    """Wall time of one run, start of the process included."""
+    """Wall time of one run, process start included."""
     start = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
     return time.perf_counter() - start

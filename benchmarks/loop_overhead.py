@@ -2,8 +2,8 @@
 
     python benchmarks/loop_overhead.py [--rounds 20] [--steps 40] [--ranks 2] [--width 256]
 
-All three run in the same process group, one after the other in every round (the order turns from
-round to round), on the same model, data and batch. Prints steps/s of each and the median of the
+All three run in the same process group, one after the other in every round (in rotating
+order), on the same model, data and batch. Prints steps/s of each and the median of the
 rounds' ratios to the hand-written loop with a 95 % interval from order statistics. Asserts nothing.
 """
 
@@ -31,10 +31,11 @@ import dist_train as dt
 from dist_train.config.load import load_text
 from dist_train.distributed.run import Run
 from dist_train.observability.sink import SinkContext
-from dist_train.observability.sinks import Sinks
+from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.rundir.directory import RunDir
 from dist_train.trainer.build import build
-from dist_train.trainer.fit import steps_of
+from dist_train.trainer.build_components import make_components
+from dist_train.trainer.trainer import steps_of
 
 SAMPLES = 8192
 Loop = Callable[[int], None]
@@ -62,7 +63,7 @@ def endless(epochs: Callable[[int], object]) -> Iterator[object]:
 
 
 def by_hand(run: Run, width: int, batch: int) -> Loop:
-    """What a careful user writes."""
+    """The hand-written DDP loop."""
     net = DistributedDataParallel(model(width), gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     sampler: DistributedSampler[object] = DistributedSampler(
@@ -107,13 +108,13 @@ checkpoint: {{every_steps: 1000000000}}
 
 
 def trained(run: Run, width: int, batch: int, folder: Path) -> Loop:
-    """The trainer's own step: loader, vote on a stop, records every ten steps; no save falls due."""
+    """The trainer's own step: loader, stop vote, records every ten steps; no save is due."""
     if run.is_main:
         RunDir(folder).create()
     config = load_text(CONFIG.format(width=width, batch=batch), "loop_overhead.yaml").config
-    trainer = build(config, run, RunDir(folder), grace_s=30.0)
-    if run.is_main:  # without the console's lines between ours
-        trainer = replace(trainer, sinks=Sinks.open(["jsonl"], SinkContext(RunDir(folder))))
+    trainer = build(config, make_components(config), run, RunDir(folder), grace_s=30.0)
+    if run.is_main:  # without the console's lines among ours
+        trainer = replace(trainer, sinks=SinkFanout.open(["jsonl"], SinkContext(RunDir(folder))))
     batches = trainer.pace.waiting(endless(lambda epoch: steps_of(trainer.loader)))
     done = 0
 
@@ -127,7 +128,7 @@ def trained(run: Run, width: int, batch: int, folder: Path) -> Loop:
 
 
 def measure(loops: dict[str, Loop], rounds: int, steps: int, run: Run) -> dict[str, list[float]]:
-    """Seconds of every round of every loop, as rank 0 sees them."""
+    """Seconds of every round of every loop, measured on rank 0."""
     for loop in loops.values():
         loop(10)
     seconds: dict[str, list[float]] = {name: [] for name in loops}
@@ -143,7 +144,7 @@ def measure(loops: dict[str, Loop], rounds: int, steps: int, run: Run) -> dict[s
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
-    """Of the median, from order statistics: no assumption on the distribution."""
+    """Confidence interval of the median, from order statistics: no assumption on the distribution."""
     ordered, n, tail = sorted(values), len(values), (1 - level) / 2
     k, below = 0, 0.5**n  # P(at most k of n values lie below the median)
     while below <= tail:
@@ -154,15 +155,15 @@ def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
 
 
 def report(seconds: dict[str, list[float]], steps: int) -> None:
-    """The table."""
+    """Print the table."""
     base = seconds["by hand"]
     print(f"{'loop':<12} {'ms/step':>8} {'steps/s':>8}   speed against by hand: median [95 % interval]")
     for name, values in seconds.items():
         ratios = [one / other for one, other in zip(base, values, strict=True)]
         low, high = interval(ratios)
         middle = statistics.median(values) / steps
-        told = "" if name == "by hand" else f"   {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
-        print(f"{name:<12} {1000 * middle:8.2f} {1 / middle:8.0f}{told}")
+        ratio = "" if name == "by hand" else f"   {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
+        print(f"{name:<12} {1000 * middle:8.2f} {1 / middle:8.0f}{ratio}")
 
 
 def rank_main(options: argparse.Namespace) -> None:
@@ -183,7 +184,7 @@ def rank_main(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Start the ranks, or be one."""
+    """Start the ranks, or run as one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=40, help="steps of each loop in each round")
@@ -202,11 +203,11 @@ def main() -> int:
 
 def _start(rank: int, world_size: int, folder: str) -> subprocess.Popen[bytes]:
     facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    meeting = {"DIST_TRAIN_RUN_ID": "benchmark", "DIST_TRAIN_ATTEMPT": "0", "DIST_TRAIN_NODE_RANK": "0"}
-    meeting |= {"DIST_TRAIN_NNODES": "1", "DIST_TRAIN_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-    meeting |= {"DIST_TRAIN_INIT_METHOD": f"file://{folder}/meet"}
+    variables = {"DIST_TRAIN_RUN_ID": "benchmark", "DIST_TRAIN_ATTEMPT": "0", "DIST_TRAIN_NODE_RANK": "0"}
+    variables |= {"DIST_TRAIN_NNODES": "1", "DIST_TRAIN_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    variables |= {"DIST_TRAIN_INIT_METHOD": f"file://{folder}/meet"}
     words = [__file__, *sys.argv[1:], "--folder", f"{folder}/run"]
-    environment = {**os.environ, **{name: str(value) for name, value in facts.items()}, **meeting}
+    environment = {**os.environ, **{name: str(value) for name, value in facts.items()}, **variables}
     return subprocess.Popen([sys.executable, *words], env=environment)
 
 

@@ -1,7 +1,7 @@
 """First index and peak memory of a shuffled epoch: this sampler against torch's.
 
-Prints medians and the middle 80 % of the rounds; asserts nothing. Every measurement is a forked
-process of its own, so that one's memory is not another's; the rounds of all cases are interleaved.
+Prints medians and the middle 80 % of the rounds; asserts nothing. Every measurement runs in a
+forked process of its own, so that memory is not shared; the rounds of all cases are interleaved.
 
     python benchmarks/sampler.py [--rounds 20] [--torch-max 10000000]
 """
@@ -25,7 +25,7 @@ SIZES = (10**6, 10**7, 10**8, 10**9)
 
 
 class Sized:
-    """A dataset that is only a length."""
+    """A dataset that has only a length."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -58,7 +58,7 @@ def measured(first_index: Callable[[int], int], n: int) -> tuple[float, float]:
     child = os.fork()
     if child == 0:
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             before_kib = _status_kib("VmRSS")
             start = time.perf_counter()
             first_index(n)

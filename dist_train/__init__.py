@@ -1,26 +1,44 @@
 """dist-train: the same PyTorch job on this machine, on Slurm and on Kubernetes; never silently wrong.
 
-Importing this package loads no torch: public names and rooms are resolved on first use.
+Importing this package loads no torch: public names and packages are imported on first use.
+
+config          load and check a YAML config
+cli             the `dist-train` command
+jobs            what a launcher needs: job spec, plan, state, machine
+agent           the per-node process: start ranks, watch them, restart them
+entrypoint      what a rank of a config run executes
+distributed     process groups, devices, facts that ranks agree on
+strategies      single, ddp, dp
+data            loader, sampler, permutation
+checkpoint      atomic, verified, resumable checkpoints
+resilience      dt.init, stop flag, hang watchdog, fault injection
+trainer         the training loop of a config run
+inference       prediction with a trained model
+observability   metric sinks
+rundir          the files of a run directory
+datasets, models, testing   small data sets and models; test tools
+errors, env, registry, near_names, lazy_exports   used by all of the above
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 __version__ = "0.1.0"
 
-# Public name -> the module that owns it (CONTRACT section 5, frozen by a test).
+# Public name -> the module that defines it; tests/architecture/python_surface.json freezes them.
 _PUBLIC = {
     "init": "dist_train.resilience.session",
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
     "to_device": "dist_train.distributed.transfer",
-    "loader": "dist_train.data.exact",
+    "loader": "dist_train.data.loader",
     "Predictor": "dist_train.inference.predictor",
 }
-_ROOMS = frozenset(
+_PACKAGES = frozenset(
     [
         "errors",
         "env",
@@ -46,7 +64,7 @@ _ROOMS = frozenset(
 )
 
 if TYPE_CHECKING:
-    from dist_train.data.exact import loader as loader
+    from dist_train.data.loader import loader as loader
     from dist_train.distributed.run import Run as Run
     from dist_train.distributed.transfer import to_device as to_device
     from dist_train.inference.predictor import Predictor as Predictor
@@ -56,14 +74,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Predictor", "Run", "__version__", "init", "loader", "prepare", "to_device", "unwrap"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    if name in _ROOMS:
-        return importlib.import_module(f"dist_train.{name}")
-    raise AttributeError(f"module 'dist_train' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, *_ROOMS})
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC, submodules=_PACKAGES)

@@ -1,7 +1,7 @@
-"""What every rank runs for a YAML config: `python -P -m dist_train.entrypoint CONFIG.yaml [--folder DIR]`.
+"""Run one rank of a YAML config: `python -P -m dist_train.entrypoint CONFIG.yaml [--folder DIR]`.
 
 Exit codes are those of the error tree: 75 stopped and saved, 74 a checkpoint could not be written.
-What the user's own code raises goes through with its traceback.
+An exception of the user's own code is not caught: its traceback is printed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from dist_train.errors import DistTrainError, ExitCode, Preempted
 from dist_train.rundir.directory import RunDir
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one rank; returns its exit code."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one rank. Raises SystemExit with its exit code, in the context of the error: that gets recorded."""
     arguments = _parse(argv)
     if arguments.folder is not None:
         sys.path.insert(0, str(arguments.folder))
+    stopped: int | None = None
     try:
         _run(arguments.config)
     except Preempted as error:
-        return int(error.exit_code)
+        stopped = int(error.exit_code)
     except DistTrainError as error:
         if error.exit_code == ExitCode.INTERNAL:
             traceback.print_exc()
         else:
             print(error, file=sys.stderr, flush=True)
-        return int(error.exit_code)
-    return 0
+        sys.exit(int(error.exit_code))
+    sys.exit(stopped)  # not in the context of an error: a stop is none
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -46,8 +47,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(path: Path) -> None:
     config = load_config(path).config
     from dist_train.resilience.session import init
-    from dist_train.trainer.job import train
-    from dist_train.trainer.process import set_up_process
+    from dist_train.trainer.run_training import set_up_process, train
 
     set_up_process(config)
     worker = WorkerEnv.from_env()
@@ -68,9 +68,9 @@ def _run(path: Path) -> None:
 
 
 def _folder_of(path: Path) -> Path:
-    """The run directory where no agent gave one: the config's own if it lies in a run, else runs/<stem>."""
+    """The run directory without an agent: the config's own folder if it lies in a run, else runs/<stem>."""
     return path.parent if path.name == "config.yaml" else Path("runs") / path.stem
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,8 +1,8 @@
-"""The seam: every environment variable that a launcher writes and a worker reads.
+"""The environment variables between launcher, agent and worker.
 
-Launchers and the agent build environments here; ranks read their facts here; nowhere else does a
-name of such a variable stand. Torchrun's names are kept unchanged, so that any script made for
-torchrun, and any tool that reads its variables, works under our agent too.
+Launchers and the agent build environments here, and ranks read theirs here; no other module names
+these variables. Torchrun's variables keep their names, so that any script written for torchrun, and
+any tool that reads its variables, works under our agent too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRACE_S = "DIST_TRAIN_GRACE_S"
 MAX_RESTARTS = "DIST_TRAIN_MAX_RESTARTS"
 JOIN_TIMEOUT_S = "DIST_TRAIN_JOIN_TIMEOUT_S"  # how long node 0 waits for the others
 JOB = "DIST_TRAIN_JOB"  # names the verdict file: one per start of the job by its launcher
-# Kubernetes -> agent: what only the cluster knows of a pod, by the downward API.
+# Kubernetes -> agent: facts about the pod, by the downward API.
 POD_UID = "DIST_TRAIN_POD_UID"
 POD_NAME = "DIST_TRAIN_POD_NAME"
 POD_NODE = "DIST_TRAIN_POD_NODE"
@@ -37,10 +37,11 @@ TERMINATION_LOG = "DIST_TRAIN_TERMINATION_LOG"  # for tests; in a pod it is /dev
 # Agent -> worker, besides torchrun's own.
 ATTEMPT = "DIST_TRAIN_ATTEMPT"
 STOP_FILE = "DIST_TRAIN_STOP_FILE"
+STEP_SIGNALS = "DIST_TRAIN_STEP_SIGNALS"  # 1: the scheduler signals ranks and their children too
 DEVICE = "DIST_TRAIN_DEVICE"
 INIT_METHOD = "DIST_TRAIN_INIT_METHOD"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-# Faults that tests and drills inject; see dist_train/resilience/faults.py.
+# Faults that tests and drills inject; see dist_train/resilience/fault_injection.py.
 INJECT = "DIST_TRAIN_INJECT"
 
 TORCHRUN_NAMES = (
@@ -53,7 +54,7 @@ TORCHRUN_NAMES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-# What a worker must not inherit: after our agent they describe the agent's task, not the rank.
+# What a worker must not inherit: these describe the agent's task, not the rank.
 DROPPED_FOR_WORKERS = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
@@ -71,7 +72,7 @@ DROPPED_FOR_WORKERS = (
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """What our agent tells a worker beyond torchrun's variables."""
+    """What our agent passes to a worker besides torchrun's variables."""
 
     run_id: str
     run_dir: Path | None
@@ -85,7 +86,7 @@ class WorkerEnv:
     threads_per_rank: int | None = None
 
     def to_environ(self) -> dict[str, str]:
-        """The variables that carry these facts to a worker."""
+        """These values as environment variables."""
         out = {
             RUN_ID: self.run_id,
             ATTEMPT: str(self.attempt),
@@ -105,7 +106,7 @@ class WorkerEnv:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> WorkerEnv | None:
-        """Read them back; None when no agent of ours started this process."""
+        """Read them back; None if this process was not started by our agent."""
         env = os.environ if environ is None else environ
         if not env.get(RUN_ID) or ATTEMPT not in env:
             return None
@@ -125,7 +126,7 @@ class WorkerEnv:
 
 
 def scrub_for_worker(environ: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without what would tell a worker somebody else's rank."""
+    """The agent's environment without the variables that give a worker the wrong rank."""
     return {name: value for name, value in environ.items() if not _is_dropped(name)}
 
 
@@ -140,10 +141,10 @@ def _is_dropped(name: str) -> bool:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who this process is among the ranks, and which variables said so.
+    """This process's ranks and sizes, and the variables that they were read from.
 
-    `ignored` names, for `dist-train env --explain`, the variables of other launchers that were
-    seen and not used, each with the reason.
+    `ignored` lists, for `dist-train env --explain`, the variables of other launchers that are set
+    but not used, each with the reason.
     """
 
     rank: int
@@ -163,7 +164,7 @@ class RankInfo:
         """Read the rank facts of torchrun, Slurm, Kubernetes, Open MPI or PMI.
 
         Torchrun's variables win over Slurm's; Slurm's count only inside a real srun step.
-        Raises ConfigError for half an environment, a non-number or a contradiction.
+        Raises ConfigError for an incomplete environment, a non-number or a contradiction.
         """
         env = os.environ if environ is None else environ
         info = _detect(env)
@@ -171,7 +172,7 @@ class RankInfo:
         return info
 
 
-# Slurm gives these step ids to what is not a step of srun (slurm.h: SLURM_BATCH_SCRIPT and others).
+# From here on Slurm's step ids are not steps of srun (slurm.h: SLURM_BATCH_SCRIPT and others).
 _SLURM_SPECIAL_STEPS = 0xFFFFFFF0
 _SLURM_STEP_NAMES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS")
 _OPENMPI = "OMPI_COMM_WORLD_"
@@ -215,7 +216,7 @@ def _from_torchrun(env: Mapping[str, str]) -> RankInfo:
     elif local_size:
         node_rank, num_nodes = rank // local_size, -(-world_size // local_size)
     else:
-        # A hand-made environment that says nothing of nodes: rank - local_rank counts what is before us.
+        # A hand-made environment without node variables: rank - local_rank counts the ranks before this node.
         node_rank, num_nodes = (rank, world_size) if in_pod else (0 if rank == local_rank else 1, 1)
         num_nodes = max(num_nodes, node_rank + 1)
     return RankInfo(
@@ -260,7 +261,7 @@ def _from_slurm(env: Mapping[str, str]) -> RankInfo:
 
 
 def _slurm_port(env: Mapping[str, str]) -> int:
-    """A port that all tasks of one step compute alike; below the ephemeral range's start of 32768."""
+    """A port that all tasks of one step compute equally; below 32768, where the ephemeral range starts."""
     job, step = int(env.get("SLURM_JOB_ID", "0") or 0), int(env.get("SLURM_STEP_ID", "0"))
     return 20000 + (job * 7 + step) % 12000
 
@@ -278,7 +279,7 @@ def _from_mpi(
         raise ConfigError(
             f"{rank_name}={rank} is set but {local_rank_name} is not",
             cause="without the local rank two ranks of one node would use the same GPU",
-            mend=f"export {local_rank_name} (and {local_size_name}), or start by `dist-train launch`",
+            hint=f"export {local_rank_name} (and {local_size_name}), or start by `dist-train launch`",
         )
     local_rank = _integer(env, local_rank_name) if local_rank_name in env else 0
     local_size = _integer(env, local_size_name) if local_size_name in env else world_size
@@ -322,7 +323,7 @@ def _refuse_contradictions(info: RankInfo, env: Mapping[str, str]) -> None:
             raise ConfigError(
                 f"{name} {value} does not fit {bound_name} {bound}",
                 cause=f"{info.source} gave {given}",
-                mend="`dist-train env --explain` prints every variable that was seen",
+                hint="`dist-train env --explain` prints every variable that was seen",
             )
 
 
@@ -361,8 +362,8 @@ def _integer(env: Mapping[str, str], name: str, beside: str | None = None) -> in
         because = f" but {beside}={env.get(beside)} is" if beside else ""
         raise ConfigError(
             f"{name} is not set{because}",
-            cause="half an environment: the launcher's variables are incomplete",
-            mend="`dist-train env --explain` prints every variable that was seen; "
+            cause="the launcher's variables are incomplete",
+            hint="`dist-train env --explain` prints every variable that was seen; "
             "`unset` the leftover ones to run as one process",
         )
     try:

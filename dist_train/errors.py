@@ -1,15 +1,16 @@
-"""The error tree: each error carries what was wrong, its cause, its mend and its exit code.
+"""The tree of errors: each has what was wrong, its cause, a hint and an exit code.
 
-DistTrainError                70  our own fault (the only case with our traceback)
+DistTrainError                70  an internal error (the only case with our traceback)
 ├── UsageError                 2  the command line
 ├── NotFoundError             66  no such run, file or checkpoint
-├── UnavailableError          69  something outside refused or cannot be reached
-│   └── RendezvousError       69  a node that never came, a taken port, a stranger on it
+├── UnavailableError          69  an external service refused or cannot be reached
+│   └── RendezvousError       69  a missing node, a port in use, another program on it
+├── NonFiniteError            73  a loss or gradient that is not finite
 ├── CheckpointWriteError      74  a checkpoint could not be written
-├── Preempted                 75  saved and stopped: run me again
+├── Preempted                 75  saved and stopped: resume it
 ├── NoProgressError           76  no newer committed step in three attempts
 ├── CancelledError            77  ended by `dist-train cancel`
-├── ConfigError               78  found wrong before any process started
+├── ConfigError               78  refused before any process started
 │   └── CheckpointError       78  a checkpoint that cannot be used as asked
 └── AttemptLost               79  this attempt ended because of another node
 """
@@ -21,7 +22,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """The codes of CONTRACT section 1; the README's table is checked against this class."""
+    """The exit codes; a test compares docs/exit-codes.md with this class."""
 
     OK = 0
     EARLY_EXIT = 1
@@ -29,6 +30,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 66
     UNAVAILABLE = 69
     INTERNAL = 70
+    NON_FINITE = 73
     CHECKPOINT_WRITE = 74
     PREEMPTED = 75
     NO_PROGRESS = 76
@@ -39,28 +41,28 @@ class ExitCode(IntEnum):
 
 
 class DistTrainError(Exception):
-    """What was wrong (with its value), why, what mends it, and the exit code that says so.
+    """Base of all errors: what was wrong (with its value), why, what to do, and the exit code.
 
     Args:
         what: one sentence with the wrong value in it.
-        cause: why it is wrong, where that is not plain.
-        mend: what to do; a command to copy where there is one.
+        cause: why it is wrong, unless that is obvious.
+        hint: what to do, if possible a command to copy.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
 
-    def __init__(self, what: str, *, cause: str | None = None, mend: str | None = None) -> None:
+    def __init__(self, what: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.cause = cause
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
         lines = [self.what]
         if self.cause:
             lines.append(f"  cause: {self.cause}")
-        if self.mend:
-            lines.append(f"  mend:  {self.mend}")
+        if self.hint:
+            lines.append(f"  hint:  {self.hint}")
         return "\n".join(lines)
 
 
@@ -77,13 +79,19 @@ class NotFoundError(DistTrainError):
 
 
 class UnavailableError(DistTrainError):
-    """Something outside refused or cannot be reached: scheduler, API server, port, node."""
+    """An external service refused or cannot be reached: scheduler, API server, port, node."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class RendezvousError(UnavailableError):
-    """The nodes did not come together: one is missing, the port is taken, a stranger answers."""
+    """The nodes did not find each other: one is missing, the port is in use, another program answers."""
+
+
+class NonFiniteError(DistTrainError):
+    """A loss or gradient is not finite (nan or infinite); the same on all ranks, and never restarted."""
+
+    exit_code = ExitCode.NON_FINITE
 
 
 class CheckpointWriteError(DistTrainError):
@@ -93,34 +101,34 @@ class CheckpointWriteError(DistTrainError):
 
 
 class Preempted(DistTrainError):
-    """The run was asked to stop, has saved, and wants to be run again."""
+    """The run was asked to stop, has saved, and can be resumed."""
 
     exit_code = ExitCode.PREEMPTED
 
 
 class NoProgressError(DistTrainError):
-    """Restarting does not help: no newer committed step in three attempts."""
+    """Restarts do not help: no newer committed step in three attempts."""
 
     exit_code = ExitCode.NO_PROGRESS
 
 
 class CancelledError(DistTrainError):
-    """Ended by another command."""
+    """Ended by `dist-train cancel`."""
 
     exit_code = ExitCode.CANCELLED
 
 
 class ConfigError(DistTrainError):
-    """Found wrong before any process started: a config, a file, a count, a directory."""
+    """Refused before any process started: a config, a file, a count, a directory."""
 
     exit_code = ExitCode.CONFIG
 
 
 class CheckpointError(ConfigError):
-    """A checkpoint cannot be used: damaged, or made for another model, data set or config."""
+    """A checkpoint cannot be used: it is damaged, or of another model, data set or config."""
 
 
 class AttemptLost(DistTrainError):
-    """This attempt ended because of another node; the launcher should start it again."""
+    """This attempt ended because of another node; the launcher should restart it."""
 
     exit_code = ExitCode.ATTEMPT_LOST

@@ -1,13 +1,12 @@
-"""Name -> adapter: the modules of a folder plus entry points, imported on use.
+"""Adapters by name: the modules of a folder plus entry points, imported on use.
 
 A new launcher, strategy or sink is one new file: the registry finds it by its public constant,
-without importing it. A clash of two owners of one name is an error that names both.
+without importing it. Two adapters of one name are an error that names both.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -20,13 +19,14 @@ from types import ModuleType
 from typing import Any
 
 from dist_train.errors import ConfigError
+from dist_train.near_names import nearest
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of adapter: the constant that each file of its folder assigns."""
+    """One kind of adapter: its folder, entry-point group, and the constant that each file assigns."""
 
     name: str
     constant: str
@@ -38,7 +38,7 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        # `launchers` lies beside the installed dist_train; it is found by folder, never by sys.path,
+        # `launchers` is installed beside dist_train; it is found by folder, never by sys.path,
         # so that a user's own `launchers/` cannot hide ours.
         Kind(
             "launchers", "LAUNCHER", "launchers", _PACKAGE_FOLDER.parent / "launchers", "dist_train.launchers"
@@ -53,6 +53,21 @@ KINDS = {
         Kind(
             "sinks", "SINK", "dist_train.observability", _PACKAGE_FOLDER / "observability", "dist_train.sinks"
         ),
+        # Named by URL scheme.
+        Kind(
+            "checkpoint_storages",
+            "STORAGE",
+            "dist_train.checkpoint.store",
+            _PACKAGE_FOLDER / "checkpoint" / "store",
+            "dist_train.checkpoint_storages",
+        ),
+        Kind(
+            "callbacks",
+            "CALLBACK",
+            "dist_train.trainer.callbacks",
+            _PACKAGE_FOLDER / "trainer" / "callbacks",
+            "dist_train.callbacks",
+        ),
     )
 }
 
@@ -65,27 +80,53 @@ def names(kind: str) -> list[str]:
 def load(kind: str, name: str) -> object:
     """Import the adapter called `name` and return its public constant.
 
-    Raises ConfigError for an unknown name (with the nearest) and for a name with two owners.
+    Raises ConfigError for an unknown name (with the nearest), for a name with two owners, and where the
+    module of another distribution cannot be imported.
     """
     owners = _owners(kind)
     if name not in owners:
-        near = difflib.get_close_matches(name, owners, n=1)
+        near = nearest(name, owners)
         raise ConfigError(
-            f"no {kind[:-1] if kind != 'strategies' else 'strategy'} is called {name!r}",
+            f"no {_singular(kind)} is called {name!r}",
             cause=f"there are: {', '.join(sorted(owners))}",
-            mend=f"did you mean {near[0]!r}?" if near else None,
+            hint=f"did you mean {near!r}?" if near else None,
         )
     owner = owners[name]
-    if isinstance(owner, EntryPoint):
-        return owner.load()
+    if not isinstance(owner, Path):
+        return _load_entry_point(kind, owner)
     return getattr(_import_owned(KINDS[kind], owner), KINDS[kind].constant)
 
 
-def missing(kind: str, name: str) -> dict[str, str]:
-    """Packages that the adapter `name` needs and that are not installed here -> how to get each.
+def _load_entry_point(kind: str, entry: EntryPoint) -> object:
+    try:
+        found = entry.load()
+        return getattr(found, KINDS[kind].constant) if isinstance(found, ModuleType) else found
+    except Exception as error:  # another distribution's module may raise anything when it is imported
+        raise ConfigError(
+            f"the {_singular(kind)} {entry.name!r} cannot be loaded: {type(error).__name__}: {error}",
+            cause=f"its entry point is {_describe(entry)}",
+            hint="reinstall or repair that distribution",
+        ) from error
 
-    An adapter of ours says it by a literal at its head, `REQUIRES = {"package": "pip install …"}`:
-    read, not imported.
+
+def _singular(kind: str) -> str:
+    return "strategy" if kind == "strategies" else kind[:-1].replace("_", " ")
+
+
+def target(kind: str, name: str) -> str:
+    """`package.module:Name` of a registered adapter, from its file or entry point; imports nothing."""
+    owner, constant = _owners(kind)[name], KINDS[kind].constant
+    if not isinstance(owner, Path):
+        return owner.value if owner.attr else f"{owner.module}:{constant}"
+    value = _bound_to(owner, constant)
+    return f"{KINDS[kind].package}.{owner.stem}:{value.id if isinstance(value, ast.Name) else constant}"
+
+
+def missing(kind: str, name: str) -> dict[str, str]:
+    """Packages that the adapter `name` needs and that are not installed -> how to install each.
+
+    Our adapters declare them by a literal, `REQUIRES = {"package": "pip install …"}`, which is read
+    without an import.
     """
     owner = _owners(kind).get(name)
     if not isinstance(owner, Path):
@@ -106,7 +147,7 @@ def _owners(kind: str) -> dict[str, Path | EntryPoint]:
             raise ConfigError(
                 f"two {kind} are called {entry.name!r}",
                 cause=f"one is {_describe(found[entry.name])}, the other {_describe(entry)}",
-                mend="uninstall one of the two distributions, or rename its entry point",
+                hint="uninstall one of the two distributions, or rename its entry point",
             )
         found[entry.name] = entry
     return found
@@ -120,7 +161,7 @@ def _describe(owner: Path | EntryPoint) -> str:
 
 
 def _assigns(path: Path, constant: str) -> bool:
-    """Whether the file binds `constant` at top level; read, not imported: adapters may be heavy."""
+    """Whether the file binds `constant` at top level; parsed, since adapters may be slow to import."""
     return _bound_to(path, constant) is not None
 
 
@@ -155,7 +196,7 @@ def _import_owned(kind: Kind, path: Path) -> ModuleType:
 
 def _import_spec(name: str, spec: ModuleSpec | None) -> ModuleType:
     if spec is None or spec.loader is None:
-        raise ConfigError(f"dist-train's module {name} is missing", mend="reinstall dist-train")
+        raise ConfigError(f"dist-train's module {name} is missing", hint="reinstall dist-train")
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == spec.origin:
         return loaded

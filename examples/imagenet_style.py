@@ -1,19 +1,19 @@
-"""The ImageNet script that everybody knows (pytorch/examples, imagenet/main.py): its flags, its columns.
+"""The well-known ImageNet script (pytorch/examples, imagenet/main.py) on dist-train: its flags, its columns.
 
 python imagenet_style.py --dummy -a resnet10 --epochs 1
 dist-train launch --gpus-per-node 4 imagenet_style.py -a resnet18 -b 256 --epochs 30      # Fashion-MNIST
 dist-train launch --nodes 2 --gpus-per-node 4 imagenet_style.py DIR -b 1024 --lr 0.4
-dist-train status; dist-train resume                         # killed, preempted, cancelled: it goes on
+dist-train status; dist-train resume                         # after a kill, a preemption, a cancel
 
 What differs from the original:
-- Time, Data as there; Loss, Acc@1 and Acc@5 are those of the whole job, not of one process.
+- Time and Data as there; Loss, Acc@1 and Acc@5 are those of the whole job, not of one process.
 - -b is the batch of the whole job (there: of one node), -j the loader processes of each rank.
-- The evaluation counts every image once, on all processes together, at any number of them.
-- The newest two checkpoints and the best by Acc@1 stay; a restart goes on by itself.
+- The evaluation counts every image once, over all processes, at any number of them.
+- The newest two checkpoints and the best by Acc@1 are kept; a restart resumes by itself.
 - --resume takes a checkpoint directory; with -e also a file such as model_best.pth.tar.
-- --world-size --rank --dist-url --dist-backend --multiprocessing-distributed --gpu say what `dist-train
-  launch` knows: they are taken, and a line says what became of them.
-Data: DIR holds IDX files (MNIST's names); without DIR, Debian's Fashion-MNIST. For folders of pictures,
+- --world-size --rank --dist-url --dist-backend --multiprocessing-distributed --gpu are accepted, but
+  `dist-train launch` decides these: a line says why each has no effect.
+Data: DIR has IDX files (with MNIST's names); without DIR, Debian's Fashion-MNIST. For folders of images,
 return torchvision's ImageFolder from `data_sets`.
 """
 
@@ -32,8 +32,8 @@ from dist_train.datasets.idx import IdxImages
 from dist_train.models.resnet import ARCHITECTURES, ResNet
 
 SUPERFLUOUS = {
-    "world_size": "`launch --nodes` has said it",
-    "rank": "every process is told its own",
+    "world_size": "`launch --nodes` sets it",
+    "rank": "every process gets its own",
     "dist_url": "the processes find each other; `launch --init-method` insists on an address",
     "dist_backend": "gloo on the CPU, nccl on GPUs",
     "multiprocessing_distributed": "`launch` starts one process per GPU",
@@ -42,7 +42,7 @@ SUPERFLUOUS = {
 
 
 class DummyImages(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Noise with stripes, made from its number; how wide the stripes are is the class."""
+    """Random images with stripes, generated from the index; the class is the width of the stripes."""
 
     deterministic_items = True
 
@@ -75,7 +75,7 @@ class Meter:
 
     @property
     def mean(self) -> float:
-        """Over all that was added."""
+        """The mean over everything added."""
         return self.total / max(self.count, 1)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Meter:
 
 
 class Scores:
-    """Loss and accuracies of the whole job: kept on the device, added over the ranks when they are shown."""
+    """Loss and accuracies of the whole job: kept on the device, summed over the ranks when shown."""
 
     def __init__(self, run: dt.Run) -> None:
         self.run = run
@@ -91,7 +91,7 @@ class Scores:
         self._sums = torch.zeros(4, dtype=torch.float64, device=run.device)
 
     def add(self, outputs: torch.Tensor, target: torch.Tensor) -> None:
-        """One batch of this rank; nothing is waited for."""
+        """Add one batch of this rank, without waiting for the device."""
         with torch.no_grad():
             loss = cross_entropy(outputs, target, reduction="sum")
             ranked = outputs.topk(min(5, outputs.shape[1]), dim=1).indices == target[:, None]
@@ -99,7 +99,7 @@ class Scores:
             self._sums += row.double()
 
     def gather(self) -> None:
-        """Collective: what was added since the last time, over all ranks."""
+        """Collective: sum over all ranks what was added since the last call."""
         loss, right1, right5, count = self.run.control.sum(self._sums.tolist())
         self._sums.zero_()
         for meter, total in ((self.loss, loss), (self.top1, 100 * right1), (self.top5, 100 * right5)):
@@ -114,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     add("-a", "--arch", metavar="ARCH", default="resnet18", choices=sorted(ARCHITECTURES))
     add("-j", "--workers", default=0, type=int, metavar="N", help="loader processes per rank")
     add("--epochs", default=90, type=int, metavar="N")
-    add("--start-epoch", default=0, type=int, metavar="N", help="where no checkpoint says it")
+    add("--start-epoch", default=0, type=int, metavar="N", help="if there is no checkpoint")
     add("-b", "--batch-size", default=256, type=int, metavar="N", help="of the whole job")
     add("--lr", "--learning-rate", default=0.1, type=float, metavar="LR")
     add("--momentum", default=0.9, type=float, metavar="M")
@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a checkpoint of another run: …/checkpoints/step-00000100; a run's own newest one comes first",
     )
-    add("-e", "--evaluate", action="store_true", help="measure on the held-out images and end")
+    add("-e", "--evaluate", action="store_true", help="evaluate on the held-out images and exit")
     add("--pretrained", action="store_true", help="begin with the weights of --weights")
     add("--world-size", default=None, type=int, help="superfluous: `dist-train launch --nodes N`")
     add("--rank", default=None, type=int, help="superfluous")
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gpu", default=None, type=int, help="superfluous: `dist-train launch --gpus N`")
     add("--no-accel", action="store_true", help="use the CPU")
     add("--multiprocessing-distributed", action="store_true", default=None, help="superfluous")
-    add("--dummy", action="store_true", help="made-up images")
+    add("--dummy", action="store_true", help="generated images")
     add("--weights", metavar="FILE", help="weights to begin with: safetensors or torch.save's")
     add("--width", default=64, type=int, metavar="N", help="channels of the first group")
     add("--limit", default=None, type=int, metavar="N", help="only the first N images")
@@ -145,24 +145,24 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check(args: argparse.Namespace, run: dt.Run) -> list[str]:
-    """What is to be said of superfluous flags; an error where one contradicts what is running."""
+    """Lines about superfluous flags; an error if one contradicts the running job."""
     if args.world_size not in (None, run.num_nodes, run.world_size):
         raise dt.errors.UsageError(
             f"--world-size {args.world_size}: here run {run.num_nodes} node(s), {run.world_size} process(es)",
-            mend=f"dist-train launch --nodes {args.world_size} … imagenet_style.py …",
+            hint=f"dist-train launch --nodes {args.world_size} … imagenet_style.py …",
         )
     if args.pretrained and not args.weights:
-        raise dt.errors.UsageError("--pretrained: nothing is downloaded here", mend="add --weights FILE")
+        raise dt.errors.UsageError("--pretrained: nothing is downloaded here", hint="add --weights FILE")
     if args.print_freq < 1:
-        raise dt.errors.UsageError(f"--print-freq {args.print_freq}", mend="give 1 or more")
-    said = []
+        raise dt.errors.UsageError(f"--print-freq {args.print_freq}", hint="give 1 or more")
+    notes = []
     if run.num_nodes > 1:
-        said.append(f"-b {args.batch_size} is the batch of all {run.num_nodes} nodes together")
+        notes.append(f"-b {args.batch_size} is the batch of all {run.num_nodes} nodes together")
     for name, why in SUPERFLUOUS.items():
         if (value := getattr(args, name)) is not None:
             flag = "--" + name.replace("_", "-")
-            said.append(f"{flag if value is True else f'{flag} {value}'} is superfluous: {why}")
-    return said
+            notes.append(f"{flag if value is True else f'{flag} {value}'} is superfluous: {why}")
+    return notes
 
 
 def data_sets(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
@@ -172,8 +172,8 @@ def data_sets(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
         return DummyImages(count, args.image_size, 10), DummyImages(max(1, count // 5), args.image_size, 10)
     if args.data and Path(args.data, "train").is_dir():
         raise dt.errors.UsageError(
-            f"{args.data} holds folders of pictures, and this script reads IDX files",
-            mend="return torchvision's ImageFolder from `data_sets` in it",
+            f"{args.data} has folders of images, and this script reads IDX files",
+            hint="return torchvision's ImageFolder from `data_sets` in it",
         )
     folder = args.data or None
     return IdxImages("train", folder, args.limit), IdxImages("evaluation", folder, args.limit)
@@ -189,7 +189,7 @@ def build_model(args: argparse.Namespace, sample: torch.Tensor, classes: int) ->
 
 
 def restore(args: argparse.Namespace, manager: dt.checkpoint.CheckpointManager, state: dict) -> str:
-    """From this run's own newest checkpoint, else from --resume, else from --start-epoch; what was done."""
+    """Restore this run's newest checkpoint, else --resume, else begin at --start-epoch; returns a note."""
     if args.evaluate and args.resume:
         dt.checkpoint.load_model(args.resume, state["model"])
         return f"=> loaded the weights of {args.resume}"
@@ -210,26 +210,25 @@ def _step_of(path: Path) -> int:
     if not number.isdigit():
         raise dt.errors.UsageError(
             f"--resume {path} names no checkpoint",
-            mend="give …/checkpoints/step-00000100; weights alone: --weights FILE",
+            hint="give …/checkpoints/step-00000100; weights alone: --weights FILE",
         )
     return int(number)
 
 
-def validate(model: nn.Module, loader: dt.data.ExactLoader, run: dt.Run) -> Scores:
+def validate(model: nn.Module, loader: dt.data.EvaluationLoader, run: dt.Run) -> Scores:
     """Collective: every held-out image once, whatever the number of processes."""
     scores = Scores(run)
     model.eval()
     with torch.no_grad():
-        for share in loader.shares():
-            images, target = dt.to_device(share.batch, run.device)
-            # A rank without a part of the last batch is given one image that does not count.
-            scores.add(model(images)[: share.count], target[: share.count])
+        for batch in loader:
+            images, target = dt.to_device(batch, run.device)
+            scores.add(model(images), target)
     scores.gather()
     return scores
 
 
 def timed(batches: Iterator, spent: Meter) -> Iterator:
-    """The batches; the seconds that each was waited for go into the meter."""
+    """Iterate over batches; the meter gets the seconds waited for each."""
     while True:
         began = time.perf_counter()
         try:
@@ -248,7 +247,7 @@ def train_epoch(
     say: Callable[[str], None],
     stop: Callable[[int], None],
 ) -> None:
-    """The rest of the loader's epoch."""
+    """Train the rest of the loader's epoch."""
     loader, optimizer = state["data"], state["optimizer"]
     epoch, scores = loader.epoch, Scores(run)
     took, waited = Meter("Time", "6.3f"), Meter("Data", "6.3f")
@@ -262,7 +261,7 @@ def train_epoch(
         optimizer.zero_grad()
         cross_entropy(outputs, target).backward()
         optimizer.step()
-        counted = run.share.local
+        counted = run.batch_weight.local
         scores.add(outputs[:counted], target[:counted])
         took.update(time.perf_counter() - began, 1)
         began = time.perf_counter()
@@ -279,7 +278,7 @@ def train_epoch(
 
 
 def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> None:
-    """The whole of it."""
+    """Train, evaluate and save."""
     train_set, val_set = data_sets(args)
     classes = 10 if args.dummy else 1 + max(int(each.labels.max()) for each in (train_set, val_set))  # type: ignore[attr-defined]
     say(f"=> creating model '{args.arch}' for {classes} classes, {len(train_set)} images")  # type: ignore[arg-type]
@@ -287,9 +286,9 @@ def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> 
     optimizer = torch.optim.SGD(
         model.parameters(), args.lr, momentum=args.momentum, weight_decay=args.weight_decay
     )
-    # The order of the images is that of --seed, and without one always the same: --resume must find it again.
+    # The order of the images depends on --seed only (default 0), so that --resume finds it again.
     loader = dt.loader(train_set, args.batch_size, seed=args.seed or 0, workers=args.workers)
-    val_loader = dt.loader(val_set, args.batch_size, shuffle=False, workers=args.workers)
+    val_loader = dt.loader(val_set, args.batch_size, evaluation=True, workers=args.workers)
     state = {"model": model, "optimizer": optimizer, "data": loader}
     folder = run.dir / "checkpoints" if run.run_id else Path("checkpoints")
     manager = dt.checkpoint.CheckpointManager(folder, keep_last=2, keep_best=1, best_mode="max")
@@ -317,7 +316,7 @@ def train(run: dt.Run, args: argparse.Namespace, say: Callable[[str], None]) -> 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """One rank of it."""
+    """Run one rank."""
     args = parser().parse_args(words)
     torch.backends.cudnn.deterministic = args.seed is not None
     with dt.init(seed=args.seed, device="cpu" if args.no_accel else None) as run:

@@ -1,7 +1,7 @@
-"""Kubernetes: one agent per pod, by TorchX's Runner and schedulers of ours; Job, JobSet, Volcano, TrainJob.
+"""The Kubernetes launcher: one agent per pod, as a Job, JobSet, Volcano job or TrainJob, by TorchX's Runner.
 
-Nothing depends on the shell that launched, nor on a sight of the run volume: every verb asks the API
-server anew, and the agents' last word is in their pods' status.
+Nothing depends on the shell that launched, nor on access to the run volume: every verb queries the API
+server, and the agents' results are in their pods' termination messages.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from dist_train.errors import DistTrainError, NotFoundError, UnavailableError
-from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
+from dist_train.jobs import JobHandle, JobSpec, JobState, Launcher, Plan
 from dist_train.jobs.launcher import Detached
-from dist_train.jobs.pace import Pace
+from dist_train.jobs.polling import Pace
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
+from launchers._kubernetes.api.api_errors import Unauthorized, Unreachable
 from launchers._kubernetes.api.cluster import Cluster
-from launchers._kubernetes.api.refusals import NotAuthenticated, Unreachable
-from launchers._kubernetes.follow.follow import AT_WORK, Follower, code_of
-from launchers._kubernetes.follow.tailing import follow_all, read_all
-from launchers._kubernetes.manifest import app, places, render, summary, volcano
+from launchers._kubernetes.follow.job_follower import ACTIVE_PHASES, JobFollower, exit_code_of
+from launchers._kubernetes.follow.tail_logs import follow_logs, read_logs
+from launchers._kubernetes.manifest import app, pod_paths, render, summary, volcano
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import object_name, run_label
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.runner.session import Session
-from launchers._kubernetes.runner.submission import Terms
-from launchers._kubernetes.state import ending
+from launchers._kubernetes.runner.object_submission import Submission
+from launchers._kubernetes.runner.torchx_session import TorchxSession
+from launchers._kubernetes.state import job_result
 from launchers._kubernetes.state.handles import Job, read_handle
-from launchers._kubernetes.state.record import MANIFESTS, SUBMISSION, Record, submission_bytes
-from launchers._kubernetes.state.standing import SOURCE, Standing
+from launchers._kubernetes.state.job_record import MANIFESTS, SUBMISSION, JobRecord, submission_bytes
+from launchers._kubernetes.state.job_status import SOURCE, JobStatus
 
-_ORDER_AGAIN_S = 10.0
-_AWAY_S = 2.0
+_CANCEL_AGAIN_S = 10.0
+_UNREACHABLE_S = 2.0
 
 
-class KubernetesLauncher:
-    """Submits manifests that `kubectl apply -f -` takes as well."""
+class KubernetesLauncher(Launcher):
+    """The launcher `kubernetes`; its manifests can also be submitted by `kubectl apply -f -`."""
 
     name = "kubernetes"
     Options = Options
     # Values of --secret are in the cluster; this machine needs none.
     holds_secrets = True
-    # The least that a plan needs; with it every path of this machine is the same path in the image.
+    # The minimum for a plan; every path of this machine is then the same path in the image.
     example = Options(image="registry.example/train:1", run_volume="pvc/runs", source="/", workdir="/")
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
-        self._paces: dict[str, Pace[Standing | DistTrainError | None]] = {}
-        self._ordered: dict[str, float] = {}
-        self._away: dict[str | None, tuple[float, Unreachable]] = {}
+        self._sessions: dict[str, TorchxSession] = {}
+        self._paces: dict[str, Pace[JobStatus | DistTrainError | None]] = {}
+        self._cancelled_at: dict[str, float] = {}
+        self._unreachable: dict[str | None, tuple[float, Unreachable]] = {}
 
     def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
-        """The manifests, by TorchX's dry run; kind volcano alone needs the Kubernetes client for it."""
+        """Render the manifests by TorchX's dry run; only kind volcano needs the Kubernetes client for it."""
         assert isinstance(options, Options)
-        session = Session(
+        session = TorchxSession(
             _job(spec, options),
             lambda: Cluster.open(options.context, options.namespace),
-            render=lambda made: render.manifests(made, spec, options),
+            render=lambda rendered: render.manifests(rendered, spec, options),
         )
         manifests = session.manifests(app.app_of(spec, options), _torchx_options(options))
         owned = [f"{body['kind']}/{body['metadata']['name']}" for body in manifests[:-1]]
@@ -73,136 +73,140 @@ class KubernetesLauncher:
         )
 
     def submit(self, plan: Plan) -> JobHandle:
-        """Create exactly the plan's objects; raises ConfigError and UnavailableError with the mend."""
-        told = json.loads(plan.file(SUBMISSION))
-        spec, options = JobSpec.from_json(told["spec"]), Options(**told["options"])
+        """Create exactly the plan's objects; raises ConfigError and UnavailableError with a hint."""
+        record = json.loads(plan.file(SUBMISSION))
+        spec, options = JobSpec.from_json(record["spec"]), Options(**record["options"])
         job, manifests = _job(spec, options), render.from_yaml(plan.file(MANIFESTS))
         claim = options.claim[0] if options.claim is not None else None
         queue = options.queue if options.kind != "volcano" else None
-        terms = Terms(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s, queue)
+        submission = Submission(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s, queue)
         cluster = Cluster.open(options.context, options.namespace)
-        Session(job, lambda: cluster, terms=terms).submit(app.app_of(spec, options), manifests)
+        TorchxSession(job, lambda: cluster, submission=submission).submit(
+            app.app_of(spec, options), manifests
+        )
         run = RunDir(spec.run_dir)
-        Record(run).begin(cluster)
+        JobRecord(run).start(cluster)
         self._forget(job.handle)
         append_event(run, "submitted", launcher=self.name, handle=job.handle.text, host=socket.gethostname())
         return job.handle
 
-    def detached_word(self, handle: JobHandle) -> str:
-        """What `--detach` prints: the object's name alone."""
+    def detach_output(self, handle: JobHandle) -> str:
+        """What `--detach` prints: the name of the job object."""
         job = read_handle(handle)
         return handle.id if job is None else job.name
 
     def run_dir_on_nodes(self, spec: JobSpec) -> Path:
-        """Where the pods have the run: on the run volume, which nobody sees from here."""
-        return Path(places.POD_RUN_ROOT) / spec.name
+        """The run directory in the pods: on the run volume, which is not mounted here."""
+        return Path(pod_paths.POD_RUN_ROOT) / spec.name
 
     def state(self, handle: JobHandle, run_dir: str) -> JobState:
-        """Asks the API server, ever more seldom while nothing changes."""
+        """Query the API server, less and less often while nothing changes."""
         job = read_handle(handle)
         if job is None:
             return JobState("unknown", "handle", f"{handle.text} is not kubernetes:KIND/NAMESPACE/NAME")
-        return self._standing(handle, job, _record(run_dir)).state
+        return self._status(handle, job, _record(run_dir)).state
 
     def logs(
         self, handle: JobHandle, run_dir: str, rank: int | None, attempt: int | None, follow: bool
     ) -> Iterator[str]:
-        """What the pods have printed: of the rank's node, or of every node behind its number."""
-        own = _record(run_dir)
-        session = _open(_known(handle), own)
+        """Yield the pods' output: of the rank's node, or of every node with its number as a prefix."""
+        record = _record(run_dir)
+        session = _open_session(_job_of(handle), record)
         try:
             if follow:
-                yield from follow_all(session, own.spec, rank)
+                yield from follow_logs(session, record.spec, rank)
             else:
-                yield from read_all(session, own.spec, rank, attempt)
+                yield from read_logs(session, record.spec, rank, attempt)
         finally:
             session.close()
 
     def cancel(self, handle: JobHandle, run_dir: str) -> None:
-        """Delete everything of the run: pods save and stop within their grace, and none comes again."""
-        job, own = read_handle(handle), _record(run_dir)
+        """Delete every object of the run: pods save and stop within their grace, and are not recreated."""
+        job, record = read_handle(handle), _record(run_dir)
         if job is None:
             return
-        state = self._standing(handle, job, own).state
+        state = self._status(handle, job, record).state
         if state.phase == "unknown":
-            raise UnavailableError(f"where job {job.name} is cannot be told: {state.detail}")
-        if state.phase not in AT_WORK:
+            raise UnavailableError(f"the state of job {job.name} is not known: {state.detail}")
+        if state.phase not in ACTIVE_PHASES:
             return
         self._paces[handle.text].hurry()
-        # Asked for again and again while the pods save: ordered anew only now and then.
-        if time.monotonic() - self._ordered.get(handle.text, -_ORDER_AGAIN_S) >= _ORDER_AGAIN_S:
-            self._session(handle, job, own).cancel()
-            own.cancelled()
-            self._ordered[handle.text] = time.monotonic()
+        # Called repeatedly while the pods save; the deletion is requested again only now and then.
+        if time.monotonic() - self._cancelled_at.get(handle.text, -_CANCEL_AGAIN_S) >= _CANCEL_AGAIN_S:
+            self._session(handle, job, record).cancel()
+            record.write_cancelled()
+            self._cancelled_at[handle.text] = time.monotonic()
 
     def wait(self, handle: JobHandle, run_dir: str) -> int:
-        """Show what node 0 shows until the job ends; Ctrl-C raises Detached, and the job goes on."""
-        job, own = _known(handle), _record(run_dir)
+        """Print node 0's log until the job ends; Ctrl-C raises Detached, and the job continues."""
+        job, record = _job_of(handle), _record(run_dir)
         try:
-            follower = Follower(self._session(handle, job, own), lambda: self._standing(handle, job, own))
+            follower = JobFollower(
+                self._session(handle, job, record), lambda: self._status(handle, job, record)
+            )
             end = follower.run()
         except KeyboardInterrupt:
             raise Detached from None
         finally:
             self._forget(handle)
-        own.ended(handle, end.state, end.verdict)
-        return code_of(end.state)
+        record.write_end(handle, end.state, end.verdict)
+        return exit_code_of(end.state)
 
-    def _standing(self, handle: JobHandle, job: Job, own: Record) -> Standing:
-        session = self._session(handle, job, own)
-        pace = self._paces.setdefault(handle.text, Pace(lambda _: self._ask(session, own.server)))
-        answer = pace.ask(handle, (own.happened, session.news.count))
-        if isinstance(answer, DistTrainError):
-            settled = own.seen_end(handle)
-            return Standing(settled or JobState("unknown", SOURCE, answer.what))
-        if answer is None:
-            told = ending.verdict(session.news.seen)
-            return Standing(own.without_objects(handle, told), told)
-        # Pods that are gone by now have told a command of ours how they ended.
-        if answer.verdict is None and answer.state.phase in ("failed", "stopped"):
-            return Standing(own.seen_end(handle) or answer.state)
-        return answer
+    def _status(self, handle: JobHandle, job: Job, record: JobRecord) -> JobStatus:
+        session = self._session(handle, job, record)
+        pace = self._paces.setdefault(handle.text, Pace(lambda _: self._query(session, record.server)))
+        found = pace.ask(handle, (record.markers, session.pod_watch.count))
+        if isinstance(found, DistTrainError):
+            recorded = record.recorded_end(handle)
+            return JobStatus(recorded or JobState("unknown", SOURCE, found.what))
+        if found is None:
+            verdict = job_result.newest_verdict(session.pod_watch.seen)
+            return JobStatus(record.state_without_objects(handle, verdict), verdict)
+        # The pods may be gone, and an earlier command may have recorded how they ended.
+        if found.verdict is None and found.state.phase in ("failed", "stopped"):
+            return JobStatus(record.recorded_end(handle) or found.state)
+        return found
 
-    def _ask(self, session: Session, server: str | None) -> Standing | DistTrainError | None:
-        """A query that failed is an answer too, for other runs on the same server as well (`list`)."""
-        until, error = self._away.get(server, (0.0, None))
+    def _query(self, session: TorchxSession, server: str | None) -> JobStatus | DistTrainError | None:
+        """Query the status; an error is returned, and kept for other runs on the same server (`list`)."""
+        until, error = self._unreachable.get(server, (0.0, None))
         if error is not None and time.monotonic() < until:
             return error
         try:
-            return session.standing()
-        except Unreachable as away:
-            self._away[server] = (time.monotonic() + _AWAY_S, away)
-            return away
-        except NotAuthenticated as expired:
-            session.drop_cluster()
+            return session.status()
+        except Unreachable as unreachable:
+            self._unreachable[server] = (time.monotonic() + _UNREACHABLE_S, unreachable)
+            return unreachable
+        except Unauthorized as expired:
+            session.reconnect()
             return expired
         except DistTrainError as other:
             return other
 
-    def _session(self, handle: JobHandle, job: Job, own: Record) -> Session:
+    def _session(self, handle: JobHandle, job: Job, record: JobRecord) -> TorchxSession:
         if handle.text not in self._sessions:
-            self._sessions[handle.text] = _open(job, own)
+            self._sessions[handle.text] = _open_session(job, record)
         return self._sessions[handle.text]
 
     def _forget(self, handle: JobHandle) -> None:
         self._paces.pop(handle.text, None)
-        self._ordered.pop(handle.text, None)
+        self._cancelled_at.pop(handle.text, None)
         session = self._sessions.pop(handle.text, None)
         if session is not None:
             session.close()
 
 
-def _record(run_dir: str) -> Record:
-    return Record(RunDir(Path(run_dir)))
+def _record(run_dir: str) -> JobRecord:
+    return JobRecord(RunDir(Path(run_dir)))
 
 
-def _open(job: Job, own: Record) -> Session:
-    spec = own.spec
+def _open_session(job: Job, record: JobRecord) -> TorchxSession:
+    spec = record.spec
     label = None if spec is None else run_label(spec.run_id)
-    return Session(job, lambda: own.reopen(job), run_label=label)
+    return TorchxSession(job, lambda: record.open_cluster(job), run_label=label)
 
 
-def _known(handle: JobHandle) -> Job:
+def _job_of(handle: JobHandle) -> Job:
     job = read_handle(handle)
     if job is None:
         raise NotFoundError(f"{handle.text} is no job: expected kubernetes:KIND/NAMESPACE/NAME")
@@ -214,7 +218,7 @@ def _job(spec: JobSpec, options: Options) -> Job:
 
 
 def _torchx_options(options: Options) -> dict[str, str | None]:
-    """What the TorchX scheduler of this kind calls its options."""
+    """The options as the TorchX scheduler of this kind names them."""
     if options.kind != "volcano":
         return {"namespace": options.namespace, "kind": options.kind}
     return {

@@ -17,34 +17,35 @@ from pydantic import BaseModel, ConfigDict
 
 from dist_train import env
 from dist_train.errors import ExitCode, NotFoundError
-from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
+from dist_train.jobs import JobHandle, JobSpec, JobState, Launcher, Plan
 from dist_train.jobs.agent_command import agent_argv, agent_environ
-from dist_train.jobs.logs import follow_logs
+from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.orphans import end_processes
-from dist_train.jobs.owner import lease_state
+from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
+from launchers._local.lost_agents import LostAgents
 
 _POLL_S = 0.05
 _SECOND_CTRL_C_GRACE_S = 5.0
-# Placeholders in the plan for what exists only at submit.
+# Placeholders in the plan for values that exist only at submit.
 _PORT, _JOB, _PARENT = "@PORT@", "@JOB@", "@PARENT@"
 
 
 class Options(BaseModel):
-    """The local launcher knows nothing that the others do not."""
+    """The local launcher has no options of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LocalLauncher:
-    """Starts the agents as its own children and supervises them to the end."""
+class LocalLauncher(Launcher):
+    """The launcher `local`: starts the agents as child processes and supervises them to the end."""
 
     name = "local"
     Options = Options
-    # Common options without a meaning here, each with the reason.
+    # Common options that this launcher cannot honour, each with the reason.
     refuses: ClassVar[dict[str, str]] = {
         "mem": "nothing limits the memory of processes on this machine",
         "cpus_per_gpu": "nothing binds processes to cores on this machine; see threads_per_rank",
@@ -62,7 +63,7 @@ class LocalLauncher:
         ]
         for node, (_, environ) in enumerate(commands):
             if mine := spec.gpus_of(node):
-                # By UUID: a number would count anew under any other CUDA_VISIBLE_DEVICES or order.
+                # By UUID: the meaning of a number depends on CUDA_VISIBLE_DEVICES and the device order.
                 environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
                 environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         nodes = [{"argv": argv, "env": environ} for argv, environ in commands]
@@ -81,21 +82,21 @@ class LocalLauncher:
         key = run.control / "key"
         if not key.exists():
             write_bytes_atomic(key, secrets.token_bytes(32))
-        (run.control / "cancel").unlink(missing_ok=True)
+        run.cancel_request.unlink(missing_ok=True)
         handle = JobHandle(f"local:{os.getpid()}")
         append_event(run, "submitted", launcher="local", handle=handle.text, host=socket.gethostname())
         return handle
 
     def state(self, handle: JobHandle, run_dir: str) -> JobState:
-        """From the lease of the living owner, else the supervisor's pid, else the run's own records."""
+        """The state by the owner's lease, else by the supervisor's pid, else by the run's records."""
         run = RunDir(Path(run_dir))
         state = lease_state(run)
         submitted = list(read_events(run, "submitted"))
         if not submitted or submitted[-1].get("host") != socket.gethostname():
             return state
-        if state.phase == "failed" and state.exit_code is None and _supervisor_lives(handle):
+        if state.phase == "failed" and state.exit_code is None and _supervisor_is_alive(handle):
             return JobState("requeued", "supervisor", f"pid {handle.id} starts all nodes again")
-        if state.phase == "pending" and not _supervisor_lives(handle):
+        if state.phase == "pending" and not _supervisor_is_alive(handle):
             return JobState(
                 "failed", "supervisor", f"its launcher (pid {handle.id}) is gone, no agent had begun"
             )
@@ -112,10 +113,10 @@ class LocalLauncher:
         """Ask agent 0 to save and stop; it ends with 77."""
         run = RunDir(Path(run_dir))
         if self.state(handle, run_dir).phase in ("pending", "running", "requeued"):
-            write_bytes_atomic(run.control / "cancel", b"cancel\n")
+            write_bytes_atomic(run.cancel_request, b"cancel\n")
 
     def detach(self, handle: JobHandle, run_dir: str) -> JobHandle:
-        """Leave a supervisor behind, whose output goes to logs/launcher.log."""
+        """Start a supervisor process in the background; its output goes to logs/launcher.log."""
         run = RunDir(Path(run_dir))
         with (run.logs / "launcher.log").open("ab") as log:
             supervisor = subprocess.Popen(
@@ -133,14 +134,14 @@ class LocalLauncher:
         record = read_json(run.plan / "agents.json")
         if record is None:
             raise NotFoundError(
-                f"{run.plan / 'agents.json'} is not there", mend=f"dist-train resume {run_dir}"
+                f"{run.plan / 'agents.json'} is not there", hint=f"dist-train resume {run_dir}"
             )
         spec = JobSpec.from_json(record["spec"])
         return Supervisor(run, spec, record["nodes"]).run()
 
 
 class Supervisor:
-    """Starts all agents again when one of them was lost (as a scheduler would requeue the job)."""
+    """Starts all agents again when one of them is lost, as a scheduler requeues a job."""
 
     def __init__(self, run: RunDir, spec: JobSpec, commands: Sequence[dict[str, Any]]) -> None:
         self._run = run
@@ -148,44 +149,55 @@ class Supervisor:
         self._commands = commands
         self._agents: list[subprocess.Popen[bytes]] = []
         self._interrupts = 0
+        self._first_start = self._start_number = 0
         self._timed_out = False
         self._deadline = None if spec.time_limit_s is None else time.monotonic() + spec.time_limit_s
 
     def run(self) -> int:
-        """Until a verdict that is not 79; returns the job's exit code."""
+        """Start the agents until a verdict other than 79; return the job's exit code."""
         previous = (
             signal.signal(signal.SIGINT, self._on_interrupt),
             signal.signal(signal.SIGTERM, self._on_term),
         )
         try:
-            gang = len(list(self._run.control.glob("verdict-local.*")))
+            self._first_start = self._start_number = len(list(self._run.control.glob("verdict-local.*")))
             while True:
-                code = self._run_once(gang)
-                if code != ExitCode.ATTEMPT_LOST or self._interrupts:
-                    return ExitCode.INTERRUPTED if self._interrupts and code != 0 else code
-                gang += 1
+                code = self._run_once(self._start_number)
+                if self._interrupts:
+                    return self._code_of_interrupt(code)
+                if code != ExitCode.ATTEMPT_LOST:
+                    return code
+                self._start_number += 1
                 print("[dist-train] a node was lost: starting all nodes again", file=sys.stderr)
         finally:
             self._kill_left()
             for number, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
                 signal.signal(number, handler)
 
-    def _run_once(self, gang: int) -> int:
-        # Bound before anything starts: the port is ours from birth, and a taken one cannot happen.
+    def _run_once(self, start: int) -> int:
+        # Bound before any process starts: the port cannot be taken by another process.
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             port = str(listener.getsockname()[1])
             self._agents = []
             for node in range(len(self._commands)):
-                self._agents.append(self._start(node, gang, port, listener))
+                self._agents.append(self._start(node, start, port, listener))
+        lost_node_file = self._run.lost_node(f"local.{start}")
+        lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, _note)
         while any(agent.poll() is None for agent in self._agents):
             self._obey_time_limit()
             self._end_rest_after_kill()
+            lost.check()
             time.sleep(_POLL_S)
-        return self._verdict(gang)
+        return self._verdict(start, lost)
 
-    def _start(self, node: int, gang: int, port: str, listener: socket.socket) -> subprocess.Popen[bytes]:
+    def _code_of_interrupt(self, code: int) -> int:
+        """Saved, or stopped at once: 130. Anything else went wrong while it was stopped."""
+        saved = code in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
+        return ExitCode.INTERRUPTED if saved or self._interrupts > 1 else code
+
+    def _start(self, node: int, start: int, port: str, listener: socket.socket) -> subprocess.Popen[bytes]:
         command = self._commands[node]
-        filled = {_PORT: port, _JOB: str(gang), _PARENT: str(os.getpid())}
+        filled = {_PORT: port, _JOB: str(start), _PARENT: str(os.getpid())}
         argv = [filled.get(word, word) for word in command["argv"]]
         environ = {name: _fill(value, filled) for name, value in command["env"].items()}
         handed: tuple[int, ...] = ()
@@ -200,19 +212,21 @@ class Supervisor:
             start_new_session=True,  # Ctrl-C reaches only this process
         )
 
-    def _verdict(self, gang: int) -> int:
+    def _verdict_file(self, start: int) -> Path:
+        return self._run.control / f"verdict-local.{start}"
+
+    def _verdict(self, start: int, lost: LostAgents) -> int:
         codes = [agent.returncode for agent in self._agents]
         try:
-            return int((self._run.control / f"verdict-local.{gang}").read_text())
+            return int(self._verdict_file(start).read_text())
         except (OSError, ValueError):
             pass
         if codes[0] is not None and codes[0] >= 0 and codes[0] != ExitCode.ATTEMPT_LOST:
-            return codes[0]  # agent 0 ended by itself before any verdict: found wrong at its start
-        write_bytes_atomic(
-            self._run.control / f"verdict-local.{gang}", f"{int(ExitCode.ATTEMPT_LOST)}\n".encode()
-        )
-        if self._restarts() >= self._spec.max_restarts:
-            return 128 - codes[0] if codes[0] is not None and codes[0] < 0 else int(ExitCode.UNAVAILABLE)
+            return codes[0]  # agent 0 ended before any verdict: an error at its start
+        write_bytes_atomic(self._verdict_file(start), f"{int(ExitCode.ATTEMPT_LOST)}\n".encode())
+        # A start whose agents were lost before any of them could record it counts too.
+        if max(self._restarts(), start - self._first_start) >= self._spec.max_restarts:
+            return lost.exit_code()
         return int(ExitCode.ATTEMPT_LOST)
 
     def _restarts(self) -> int:
@@ -225,6 +239,7 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             print("\n[dist-train] Ctrl-C: saving and stopping; once more kills", file=sys.stderr)
+            self._run.interrupted(f"local.{self._start_number}").touch()
             self._signal(signal.SIGTERM)
         else:
             self._signal(signal.SIGKILL)
@@ -255,8 +270,12 @@ class Supervisor:
         end_processes(self._spec.run_id)
 
 
-def _supervisor_lives(handle: JobHandle) -> bool:
-    """Whether the handle's process is still a command of ours (pids are reused)."""
+def _note(text: str) -> None:
+    print(f"[dist-train] {text}", file=sys.stderr)
+
+
+def _supervisor_is_alive(handle: JobHandle) -> bool:
+    """Whether the handle's process is a dist-train command (pids are reused)."""
     try:
         words = Path(f"/proc/{int(handle.id)}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):

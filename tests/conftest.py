@@ -1,4 +1,4 @@
-"""For all tests: the leak police, the account of skips, one home for hypothesis."""
+"""For all tests: leak check, report of skips, one example database for hypothesis."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from hypothesis import configuration
 
 pytest_plugins = ["dist_train.testing.plugin"]
 
-# Every test runs in a directory of its own; without this each would get an example database there.
+# Every test runs in its own directory; without this each would get an example database there.
 configuration.set_hypothesis_home_dir(Path(__file__).resolve().parent.parent / ".hypothesis")

@@ -2,10 +2,10 @@
 
 import signal
 
-# First of all: a TERM or USR2 that comes while we import must be kept, not kill us; ranks and their
-# loader workers inherit the blocked mask.
+# First of all: a TERM or USR2 that comes during the imports must stay pending and not end the process;
+# ranks and their loader workers inherit the blocked mask.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
-# Whoever could not block them for us ignored them (an old coreutils); an ignored signal is never taken.
+# Where env of an old coreutils could not block them, it ignores them; an ignored signal is never taken.
 for _number in (signal.SIGTERM, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_DFL)
 

@@ -1,33 +1,55 @@
-"""What survives: checkpoints that exist whole or not at all, and are checked before they are used."""
+"""Checkpoints that exist whole or not at all, and are verified before they are used.
+
+manager             CheckpointManager: save, resume, retain
+save_results        what saving and loading return
+snapshot_writer     write and commit one snapshot
+init_from           begin with a checkpoint that is named
+rank_zero_writes    rank 0 works, called by all ranks or by it alone
+long_work           rank 0 works for as long as it takes
+agreement           fail on all ranks when one fails
+run_context         defaults from the current run
+format              the bytes: manifest, tensor files, hashes
+store               where they are kept: storage, commit, fence, retention
+state               the live state: collect, encode, restore
+weights             weights alone, also of other tools
+__main__            list, verify, show, import, export as a process
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Public name -> the module that owns it; resolved on use, so that importing the room loads no torch.
+from dist_train.lazy_exports import lazy_exports
+
+# Public name -> the module that defines it.
 _PUBLIC = {
     "CheckpointManager": "dist_train.checkpoint.manager",
-    "Committed": "dist_train.checkpoint.records",
-    "Restored": "dist_train.checkpoint.records",
-    "list_checkpoints": "dist_train.checkpoint.verify",
-    "load_model": "dist_train.checkpoint.files",
-    "save_model": "dist_train.checkpoint.files",
-    "verify_checkpoint": "dist_train.checkpoint.verify",
+    "CheckpointStorage": "dist_train.checkpoint.store.storage",
+    "Committed": "dist_train.checkpoint.save_results",
+    "PerRank": "dist_train.checkpoint.state.per_rank",
+    "Restored": "dist_train.checkpoint.save_results",
+    "list_checkpoints": "dist_train.checkpoint.store.verify",
+    "load_model": "dist_train.checkpoint.weights.model_io",
+    "save_model": "dist_train.checkpoint.weights.model_io",
+    "verify_checkpoint": "dist_train.checkpoint.store.verify",
 }
 
 if TYPE_CHECKING:
-    from dist_train.checkpoint.files import load_model as load_model
-    from dist_train.checkpoint.files import save_model as save_model
     from dist_train.checkpoint.manager import CheckpointManager as CheckpointManager
-    from dist_train.checkpoint.records import Committed as Committed
-    from dist_train.checkpoint.records import Restored as Restored
-    from dist_train.checkpoint.verify import list_checkpoints as list_checkpoints
-    from dist_train.checkpoint.verify import verify_checkpoint as verify_checkpoint
+    from dist_train.checkpoint.save_results import Committed as Committed
+    from dist_train.checkpoint.save_results import Restored as Restored
+    from dist_train.checkpoint.state.per_rank import PerRank as PerRank
+    from dist_train.checkpoint.store.storage import CheckpointStorage as CheckpointStorage
+    from dist_train.checkpoint.store.verify import list_checkpoints as list_checkpoints
+    from dist_train.checkpoint.store.verify import verify_checkpoint as verify_checkpoint
+    from dist_train.checkpoint.weights.model_io import load_model as load_model
+    from dist_train.checkpoint.weights.model_io import save_model as save_model
 
 __all__ = [
     "CheckpointManager",
+    "CheckpointStorage",
     "Committed",
+    "PerRank",
     "Restored",
     "list_checkpoints",
     "load_model",
@@ -35,8 +57,4 @@ __all__ = [
     "verify_checkpoint",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'dist_train.checkpoint' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

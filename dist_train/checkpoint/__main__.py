@@ -2,7 +2,7 @@
 
 `import SOURCE TARGET [--entry KEY] [--keep-names]` and `export SOURCE TARGET`: one line; these load torch.
 
-The command line runs this as a process of its own, so that it depends on no room that knows torch.
+The command line runs this as a process of its own, so that it imports no package that loads torch.
 """
 
 from __future__ import annotations
@@ -14,100 +14,112 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dist_train.checkpoint.layout import MANIFEST, parse_step, step_directories
-from dist_train.checkpoint.manifest import Manifest
-from dist_train.checkpoint.verify import (
-    Listed,
+from dist_train.checkpoint.format.layout import MANIFEST
+from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.store.checkpoint_names import is_there, step_names
+from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
+from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.checkpoint.store.verify import (
+    ListedCheckpoint,
     list_checkpoints,
     read_committed,
     read_score,
-    verify_checkpoint,
+    verify_stored,
 )
-from dist_train.errors import DistTrainError, NotFoundError, UsageError
+from dist_train.errors import DistTrainError, ExitCode, NotFoundError, UsageError
+from dist_train.rundir.step_names import parse_step
 
 _VERBS = ("list", "verify", "show")
 _CONVERSIONS = ("import", "export")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one JSON object per checkpoint below PATH (or for PATH itself); the exit code says only
-    whether they could be asked, what is wrong with one stands in its `problems`."""
+    """Print one JSON object per checkpoint below PATH (or for PATH itself); return the exit code.
+
+    The code is 0 where they could be examined: what is wrong with one is in its `problems`.
+    """
     try:
-        for record in _asked(argv):
+        for record in _run_verb(argv):
             print(json.dumps(record), flush=True)
     except DistTrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except OSError as error:
+        print(f"error: the checkpoints could not be read: {error}", file=sys.stderr)
+        return int(ExitCode.UNAVAILABLE)
     return 0
 
 
-def _asked(argv: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _run_verb(argv: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(argv) == 2 and argv[0] in _VERBS:
-        yield from _records(argv[0], Path(argv[1]))
+        yield from _records(argv[0], argv[1])
     elif len(argv) >= 3 and argv[0] in _CONVERSIONS:
-        yield _converted(argv)
+        yield _convert(argv)
     else:
         raise UsageError(f"usage: python -m dist_train.checkpoint {'|'.join([*_VERBS, *_CONVERSIONS])} PATH")
 
 
-def _converted(argv: Sequence[str]) -> dict[str, Any]:
-    from dist_train.checkpoint.convert import export_weights, import_weights
+def _convert(argv: Sequence[str]) -> dict[str, Any]:
+    from dist_train.checkpoint.weights.convert import export_weights, import_weights
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("verb", "source", "target"):
         parser.add_argument(name)
     parser.add_argument("--entry")
     parser.add_argument("--keep-names", action="store_true")
-    words = parser.parse_args(argv)
-    source, target = Path(words.source), Path(words.target)
-    if words.verb == "export":
-        return export_weights(source, target, entry=words.entry)
-    return import_weights(source, target, entry=words.entry, keep_names=words.keep_names)
+    arguments = parser.parse_args(argv)
+    source, target = Path(arguments.source), Path(arguments.target)
+    if arguments.verb == "export":
+        return export_weights(source, target, entry=arguments.entry)
+    return import_weights(source, target, entry=arguments.entry, keep_names=arguments.keep_names)
 
 
-def _records(verb: str, path: Path) -> Iterator[dict[str, Any]]:
-    single = is_checkpoint(path)
-    found = [path] if single else list(step_directories(path).values())
+def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
+    storage, name = open_checkpoint(location)
+    single = is_checkpoint(storage, name)
+    if not single:
+        storage = open_storage(location)
+    found = [name] if single else list(step_names(storage).values())
     if not found:
-        raise NotFoundError(f"there is no checkpoint in {path}")
+        raise NotFoundError(f"there is no checkpoint in {location}")
     if verb == "list":
-        yield from (_listed(entry) for entry in list_checkpoints(path.parent if single else path))
+        yield from (_listed(entry) for entry in list_checkpoints(storage))
     elif verb == "verify":
-        yield from (_verified(one) for one in found)
+        yield from (_verified(storage, one) for one in found)
     else:
-        yield _shown(found[-1])
+        yield _shown(storage, found[-1])
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether PATH is one checkpoint rather than a folder of them; a damaged one may lack its manifest."""
-    return (path / MANIFEST).exists() or (path.is_dir() and parse_step(path.name) is not None)
+def is_checkpoint(storage: CheckpointStorage, name: str) -> bool:
+    """Whether this is one checkpoint, not a folder of them; a damaged one may lack its manifest."""
+    return storage.exists(f"{name}/{MANIFEST}") or (parse_step(name) is not None and is_there(storage, name))
 
 
-def _listed(entry: Listed) -> dict[str, Any]:
-    record: dict[str, Any] = {"step": entry.step, "path": str(entry.path), "score": entry.score}
+def _listed(entry: ListedCheckpoint) -> dict[str, Any]:
+    record: dict[str, Any] = {"step": entry.step, "path": entry.location, "score": entry.score}
     if entry.manifest is not None:
         record |= _summary(entry.manifest)
     return {**record, "problems": [] if entry.problem is None else [entry.problem]}
 
 
-def _verified(path: Path) -> dict[str, Any]:
-    report = verify_checkpoint(path)
-    step = report.manifest.step if report.manifest else parse_step(path.name)
+def _verified(storage: CheckpointStorage, name: str) -> dict[str, Any]:
+    report = verify_stored(storage, name)
+    step = report.manifest.step if report.manifest else parse_step(name)
     files = [entry.name for entry in report.manifest.files] if report.manifest else []
     return {
         "step": step,
-        "path": str(path),
+        "path": report.location,
         "bytes": report.bytes,
         "files": files,
         "problems": list(report.problems),
     }
 
 
-def _shown(path: Path) -> dict[str, Any]:
-    manifest = read_committed(path)
+def _shown(storage: CheckpointStorage, name: str) -> dict[str, Any]:
+    manifest = read_committed(storage, name)
     return {
-        "path": str(path),
-        "score": read_score(path),
+        "path": storage.locate(name),
+        "score": read_score(storage, name),
         **_summary(manifest),
         "manifest": manifest.model_dump(),
         "problems": [],
@@ -117,6 +129,7 @@ def _shown(path: Path) -> dict[str, Any]:
 def _summary(manifest: Manifest) -> dict[str, Any]:
     return {
         "epoch": manifest.epoch,
+        "samples_in_epoch": manifest.samples_in_epoch,
         "samples_total": manifest.samples_total,
         "bytes": sum(entry.bytes for entry in manifest.files),
         "created_at": manifest.created_at,

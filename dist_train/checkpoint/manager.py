@@ -1,64 +1,82 @@
-"""CheckpointManager: save, resume, keep. Every method that moves state is collective."""
+"""CheckpointManager: save, resume, retain checkpoints. Every method that moves state is collective."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dist_train.checkpoint.agreement import on_every_rank, on_rank_zero
-from dist_train.checkpoint.draft import Facts, make_draft
-from dist_train.checkpoint.fence import begin_attempt
-from dist_train.checkpoint.layout import MANIFEST, step_directories, step_name
-from dist_train.checkpoint.locate import newest_good, open_exactly
-from dist_train.checkpoint.owner import current_control, determinism_facts, run_seed, who_writes
-from dist_train.checkpoint.perrank import gather_per_rank, own_tensors
-from dist_train.checkpoint.position import DataPosition, identity, position_from
-from dist_train.checkpoint.reader import Loaded, read_checkpoint
-from dist_train.checkpoint.records import Committed, Restored
-from dist_train.checkpoint.replicas import differing_buffers
-from dist_train.checkpoint.restore import apply, apply_buffers, check_fits
-from dist_train.checkpoint.retention import Retention, apply_retention
-from dist_train.checkpoint.state import Collected, collect
-from dist_train.checkpoint.streams import apply_streams, check_streams
-from dist_train.checkpoint.verify import Report, verify_checkpoint
-from dist_train.checkpoint.writer import write_checkpoint, write_failed
+from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.format.layout import FENCE
+from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
+from dist_train.checkpoint.long_work import on_rank_zero_for_long
+from dist_train.checkpoint.run_context import (
+    current_control,
+    determinism_facts,
+    note_checkpoint,
+    run_and_attempt,
+    run_seed,
+    settle_finite_check,
+)
+from dist_train.checkpoint.save_results import Committed, Restored
+from dist_train.checkpoint.snapshot_writer import write_checkpoint, write_failed
+from dist_train.checkpoint.state.collect import CollectedState, collect, on_host, refuse_unstorable
+from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
+from dist_train.checkpoint.state.pending_gradients import without_pending_gradients
+from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
+from dist_train.checkpoint.state.per_rank_state import gather_entries, gather_per_rank, own_tensors
+from dist_train.checkpoint.state.replicas import differing_buffers
+from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
+from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
+from dist_train.checkpoint.state.snapshot import SaveContext, take_snapshot
+from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
+from dist_train.checkpoint.store.fence import begin_attempt
+from dist_train.checkpoint.store.find_latest import load_exact, load_newest, reading
+from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved
+from dist_train.checkpoint.store.open_storage import Location, open_storage
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.store.retention import Retention, apply_retention
+from dist_train.checkpoint.store.run_identity import refuse_other_run
+from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
+from dist_train.rundir.step_names import step_name
 
 if TYPE_CHECKING:
-    from dist_train.distributed.control import Control, JsonValue
+    from dist_train.distributed.control_group import Control, JsonValue
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointManager:
-    """Checkpoints of one run in one directory.
+    """Saves and restores the checkpoints of one run in one directory or other storage.
 
     `state` maps names to modules (wrapped or not), optimizers, anything with state_dict() and
-    load_state_dict(), tensors and plain values. Parameters and optimizer state go by name, random streams
-    of every rank are saved and restored unasked, and nothing is pickled.
+    load_state_dict(), tensors and plain values; PerRank(object) for what differs between ranks. Parameters
+    and optimizer state are stored by name, the RNG state of every rank is always saved and restored, and
+    nothing is pickled.
 
     Args:
-        directory: made at the first save.
-        keep_last: the newest checkpoints that stay; two stay in any case.
-        every_steps: for save_if_due.
-        keep_best: this many with the best scores stay besides.
-        best_mode: whether a small or a large score is better.
-        control: all ranks; default the current run's.
-        run_id: default as the agent said.
-        attempt: default as the agent said; without one, the next free number is taken at the first save, so
-            that a process that only reads never takes a directory over.
+        directory: where the checkpoints are: a directory, a URL whose scheme a plug-in has registered, or
+            a storage; created at the first save.
+        keep_last: how many of the newest checkpoints to keep; at least two are kept.
+        every_steps: the interval of save_if_due.
+        keep_best: how many of those with the best scores to keep besides.
+        best_mode: whether the smallest or the largest score is the best.
+        control: the control group of all ranks; default the current run's.
+        run_id: names the run: checkpoints of another one are refused. Default the agent's; without an agent
+            the directory is the run.
+        attempt: default the agent's; without an agent, the next free number is taken at the first save, so
+            that a process that only reads never becomes the owner of the directory.
         config_xxh3: hash of the run's config, for the manifest.
         strategy: its name, for the manifest.
-        determinism: what the bits depend on, for the manifest; default found here.
+        determinism: what the bits depend on, for the manifest; default those of this process.
         on_commit: called on rank 0 after each commit.
     """
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: Location,
         *,
         keep_last: int = 3,
         every_steps: int | None = None,
@@ -66,7 +84,7 @@ class CheckpointManager:
         best_mode: Literal["min", "max"] = "min",
         control: Control | None = None,
         run_id: str = "",
-        attempt: int = 0,
+        attempt: int | None = None,
         config_xxh3: str = "",
         strategy: str = "single",
         determinism: Mapping[str, JsonValue] | None = None,
@@ -78,38 +96,44 @@ class CheckpointManager:
                 "these count checkpoints and steps"
             )
         if best_mode not in ("min", "max"):
-            raise ConfigError(f"best_mode={best_mode!r}", mend="use 'min' or 'max'")
-        self.directory = Path(directory).absolute()
+            raise ConfigError(f"best_mode={best_mode!r}", hint="use 'min' or 'max'")
+        self.storage = open_storage(directory, absolute=True)
+        self.directory = self.storage.path_of("")
         self.every_steps = every_steps
         self.retention = Retention(keep_last, keep_best, best_mode)
-        self._given_control = control
-        self._run_id, self._attempt = who_writes(run_id, attempt)
-        self._numbered = self._attempt is not None
-        self._begun = False
+        self._control = control
+        self._run_id, self._attempt = run_and_attempt(run_id, attempt)
+        self._has_number = self._attempt is not None
+        self._owner = False
+        # The step that was restored or saved last: what was saved after it is another timeline's.
+        self._went_on_from: int | None = None
         self._config_xxh3, self._strategy = config_xxh3, strategy
         self._determinism = determinism
         self._on_commit = on_commit
 
     @property
     def control(self) -> Control:
-        """All ranks: the group that was given, else the current run's."""
-        return self._given_control if self._given_control is not None else current_control()
+        """The control group of all ranks: the one given, else the current run's."""
+        return self._control if self._control is not None else current_control()
 
     def begin_attempt(self) -> int:
-        """Take the directory over from older attempts: sweep their leftovers, write fence.json.
+        """Become the owner of the directory: remove older attempts' leftovers, write fence.json.
 
-        Called by load_latest and save; on rank 0 only, not collective. The number of the attempt.
+        Called by load_latest and save; on rank 0 only, not collective.
+
+        Returns:
+            The number of the attempt.
 
         Raises:
-            CheckpointError: a newer attempt owns the directory.
+            CheckpointError: a newer attempt, another run or another live process owns the directory.
             CheckpointWriteError: the directory cannot be written.
         """
-        if not self._begun or self._attempt is None:
+        if not self._owner or self._attempt is None:
             try:
-                self._attempt = begin_attempt(self.directory, self._attempt)
+                self._attempt = begin_attempt(self.storage, self._attempt, self._run_id)
             except OSError as error:
-                raise write_failed(error, self.directory, "fence.json") from error
-            self._begun = True
+                raise write_failed(error, self.storage, FENCE) from error
+            self._owner = True
         return self._attempt
 
     def save(
@@ -128,43 +152,64 @@ class CheckpointManager:
         Args:
             step: optimizer steps done.
             state: the same names and values on all ranks; buffers alone may differ.
-            data: the loader's state_dict(). Without it, the one loader in `state` tells data and position.
+            data: the loader's state_dict(). Without it, data and position are those of the one loader in
+                `state`.
             epoch: whole epochs done.
             samples_in_epoch: samples of this epoch whose step is done.
             samples_total: samples since the start.
             score: for keep_best.
 
         Raises:
-            CheckpointError: something in `state` cannot be stored.
+            CheckpointError: something in `state` cannot be stored, or the directory is another run's.
             ReplicaMismatch: ranks do not hold the same state; nothing is committed.
             CheckpointWriteError: nothing was committed, older checkpoints stay.
+            NonFiniteError: what run.check_finite was given is not finite; nothing is committed.
         """
         started = time.perf_counter()
         control = self.control
-        found = on_every_rank(control, lambda: collect(state))
-        differing = differing_buffers(control, step, found)
-        own = on_every_rank(control, lambda: own_tensors(found, control.rank, differing))
-        per_rank = gather_per_rank(control, own)
+        settle_finite_check()
+        collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
+        differing = differing_buffers(control, step, collected)
+        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, differing))
+        per_rank = gather_per_rank(control, own) | gather_entries(control, collected)
         if data is None and not (epoch or samples_in_epoch or samples_total):
-            at = position_from(found.entries)
+            position = position_from(collected.entries)
         else:
-            at = DataPosition(identity(data or {}), epoch, samples_in_epoch, samples_total)
-        answer = on_rank_zero(control, lambda: self._write(step, found, per_rank, at, score))
+            position = DataPosition(identity(data or {}), epoch, samples_in_epoch, samples_total)
+        answer = on_rank_zero_for_long(
+            control, lambda: self._write(step, collected, per_rank, position, score)
+        )
         assert isinstance(answer, dict)
         hashes = {name: str(value) for name, value in answer.items()}
-        path = self.directory / step_name(step)
-        committed = Committed(step=step, path=path, seconds=time.perf_counter() - started, **hashes)
+        name = step_name(step)
+        committed = Committed(
+            step=step,
+            path=self.storage.path_of(name),
+            location=self.storage.locate(name),
+            seconds=time.perf_counter() - started,
+            **hashes,
+        )
+        note_checkpoint(committed.location)
         if control.is_main:
-            logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, path)
+            logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, committed.location)
             if self._on_commit is not None:
                 self._on_commit(committed)
         return committed
 
+    def _collected(self, state: Mapping[str, Any]) -> CollectedState:
+        found = collect(state)
+        return on_host(found) if self.control.is_main else found
+
     def _write(
-        self, step: int, found: Collected, per_rank: Mapping[str, Any], at: DataPosition, score: float | None
+        self,
+        step: int,
+        collected: CollectedState,
+        per_rank: Mapping[str, Any],
+        position: DataPosition,
+        score: float | None,
     ) -> JsonValue:
         attempt = self.begin_attempt()
-        facts = Facts(
+        context = SaveContext(
             run_id=self._run_id,
             attempt=attempt,
             world_size=self.control.world_size,
@@ -173,82 +218,137 @@ class CheckpointManager:
             determinism=determinism_facts() if self._determinism is None else self._determinism,
             seed=run_seed(),
         )
-        manifest = write_checkpoint(self.directory, make_draft(step, found, per_rank, facts, at, score))
-        apply_retention(self.directory, self.retention, step, attempt)
+        snapshot = take_snapshot(step, collected, per_rank, context, position, score)
+        manifest = write_checkpoint(self.storage, snapshot, self._went_on_from)
+        self._went_on_from = step
+        apply_retention(self.storage, self.retention, step, attempt)
+        warn_of_saved(self.storage, step, snapshot.non_finite)
         names = ("state_hash", "weights_hash", "self_hash")
         return {name: getattr(manifest, name) for name in names}
 
     def save_if_due(self, step: int, state: Mapping[str, Any], **facts: Any) -> bool:
-        """Save if `step` is a multiple of every_steps; whether it did. `facts` are save()'s (collective)."""
+        """Save if `step` is a multiple of every_steps; return whether it did (collective).
+
+        `facts` are the keywords of save().
+        """
         if self.every_steps is None:
             raise ConfigError(
-                "save_if_due does not know when: every_steps was not given",
-                mend="CheckpointManager(directory, every_steps=100)",
+                "save_if_due has no interval: every_steps was not given",
+                hint="CheckpointManager(directory, every_steps=100)",
             )
         if step <= 0 or step % self.every_steps:
             return False
         self.save(step, state, **facts)
         return True
 
-    def load_latest(self, state: Mapping[str, Any]) -> Restored | None:
-        """Restore the newest whole checkpoint; None where there is none yet (collective).
+    def load_latest(
+        self,
+        state: Mapping[str, Any],
+        *,
+        init_from: Location | None = None,
+        fresh_optimizer: bool | None = None,
+    ) -> Restored | None:
+        """Restore this run's newest whole checkpoint; None where training begins at step 0 (collective).
 
-        Damaged ones are moved to quarantine/ and named in a warning. Random streams are restored last, so
-        call this after everything that draws from them.
+        Damaged ones are moved to quarantine/ and named in a warning. RNG state is restored last, so call
+        this after everything that draws random numbers.
+
+        Args:
+            state: as for save().
+            init_from: what a run without a checkpoint of its own begins with: another run's checkpoint, or
+                the newest of a directory of them. Once this run has saved, its own is taken.
+            fresh_optimizer: given with init_from. True: only the weights and buffers of the modules are
+                loaded; the training begins at step 0 and None is returned. False: everything is restored.
 
         Raises:
-            CheckpointError: it does not fit `state`, or checkpoints exist and none of them is whole.
+            CheckpointError: it does not fit `state`, it is another run's, checkpoints exist and none of
+                them is whole, or something in `state` could not be saved later.
+            ConfigError: init_from without fresh_optimizer.
+            UnavailableError: the storage cannot be read.
         """
+        check_init_from(init_from, fresh_optimizer)
         control = self.control
-        chosen: list[Loaded] = []
+        on_every_rank(control, lambda: refuse_unstorable(state, control.rank))
+        chosen: list[LoadedCheckpoint] = []
 
         def choose() -> JsonValue:
-            if self._numbered:
+            if self._has_number:
                 self.begin_attempt()
-            found = newest_good(self.directory)
+            with reading(self.storage):
+                found = load_newest(self.storage)
             if found is None:
                 return None
+            self._check_run(found)
             chosen.append(found)
-            return [found.path.name, found.manifest.self_hash]
+            return [found.name, found.manifest.self_hash]
 
-        answer = on_rank_zero(control, choose)
+        answer = on_rank_zero_for_long(control, choose)
+        if answer is None and init_from is not None:
+            named = load_named(control, init_from)
+            if not fresh_optimizer:
+                return self._restore(state, [named.name, named.manifest.self_hash], [named])
+            load_weights_of(control, state, named)
+            return None
         if answer is None:
             if control.is_main:
-                logger.debug("no checkpoint in %s: beginning at step 0", self.directory)
+                logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
             return None
         return self._restore(state, answer, chosen)
 
+    def _check_run(self, found: LoadedCheckpoint) -> None:
+        if self._run_id:
+            refuse_other_run(self.storage, self._run_id, found.manifest)
+        elif found.manifest.run_id:
+            logger.warning(
+                "%s is of run %s, and this script has no run id: it is read; a save beside it is refused",
+                found.location,
+                found.manifest.run_id,
+            )
+
     def load(self, step: int, state: Mapping[str, Any]) -> Restored:
-        """Restore one step (collective).
+        """Restore one step, also of another run: it is named by its directory and step (collective).
+
+        What was saved after it stays until the next save, which moves it to quarantine/.
 
         Raises:
             NotFoundError: there is no such step; CheckpointError: it is damaged or does not fit.
+            UnavailableError: the storage cannot be read.
         """
-        chosen: list[Loaded] = []
+        chosen: list[LoadedCheckpoint] = []
 
-        def open_it() -> JsonValue:
-            chosen.append(read_checkpoint(self._path_of(step)))
-            return [chosen[0].path.name, chosen[0].manifest.self_hash]
+        def load_it() -> JsonValue:
+            with reading(self.storage):
+                chosen.append(read_checkpoint(self.storage, self._name_of(step)))
+            return [chosen[0].name, chosen[0].manifest.self_hash]
 
-        return self._restore(state, on_rank_zero(self.control, open_it), chosen)
+        return self._restore(state, on_rank_zero_for_long(self.control, load_it), chosen)
 
-    def _restore(self, state: Mapping[str, Any], answer: JsonValue, chosen: list[Loaded]) -> Restored:
+    def _restore(
+        self, state: Mapping[str, Any], answer: JsonValue, chosen: list[LoadedCheckpoint]
+    ) -> Restored:
         control = self.control
         rank, world_size = control.rank, control.world_size
         assert isinstance(answer, list)
         name, self_hash = map(str, answer)
 
-        def read_and_check() -> Loaded:
-            loaded = chosen[0] if chosen else open_exactly(self.directory / name, self_hash)
+        def read_and_check() -> LoadedCheckpoint:
+            with reading(self.storage):
+                loaded = chosen[0] if chosen else load_exact(self.storage, name, self_hash)
             check_fits(state, loaded)
-            check_streams(loaded, rank, world_size)
+            check_per_rank(state, loaded, world_size)
+            check_rng_state(loaded, rank, world_size)
             return loaded
 
         loaded = on_every_rank(control, read_and_check)
+        self._went_on_from = loaded.manifest.step
         apply(state, loaded)
+        apply_per_rank(state, loaded, rank, world_size)
         apply_buffers(state, loaded, rank, loaded.manifest.world_size == world_size)
+        note_checkpoint(loaded.location)
         if control.is_main:
-            self._tell_differences(loaded)
+            warn_of_restored(self.storage, loaded.manifest.step, loaded.reserved)
+            self._warn_of_differences(loaded)
+            log_other_entries(state, loaded)
         manifest = loaded.manifest
         return Restored(
             step=manifest.step,
@@ -256,14 +356,17 @@ class CheckpointManager:
             samples_in_epoch=manifest.samples_in_epoch,
             samples_total=manifest.samples_total,
             world_size=manifest.world_size,
-            path=loaded.path,
-            rng_restored=apply_streams(loaded, rank, world_size),
+            path=self.storage.path_of(loaded.name),
+            rng_restored=apply_rng_state(loaded, rank, world_size),
+            location=loaded.location,
+            state_hash=manifest.state_hash,
+            weights_hash=manifest.weights_hash,
         )
 
-    def _tell_differences(self, loaded: Loaded) -> None:
+    def _warn_of_differences(self, loaded: LoadedCheckpoint) -> None:
         here = determinism_facts() if self._determinism is None else dict(self._determinism)
         there = loaded.manifest.determinism
-        logger.debug("restored %s", loaded.path)
+        logger.debug("restored %s", loaded.location)
         for key in sorted(set(here) & set(there)):
             if here[key] != there[key]:
                 logger.warning(
@@ -274,23 +377,24 @@ class CheckpointManager:
                 )
 
     def steps(self) -> list[int]:
-        """The committed steps, oldest first; their data is not verified here."""
-        return [step for step, path in step_directories(self.directory).items() if (path / MANIFEST).exists()]
+        """List the committed steps, oldest first; their data is not verified here."""
+        return committed_steps(self.storage)
 
-    def verify(self, step: int) -> Report:
+    def verify(self, step: int) -> VerifyReport:
         """Read every byte of one step and compare it.
 
         Raises:
             NotFoundError: there is no such step; CheckpointError: it is damaged, naming file and block.
         """
-        report = verify_checkpoint(self._path_of(step))
+        name = self._name_of(step)
+        report = verify_stored(self.storage, name)
         if not report.ok:
-            raise CheckpointError(f"{report.path.name}: " + "; ".join(report.problems))
+            raise CheckpointError(f"{name}: " + "; ".join(report.problems))
         return report
 
-    def _path_of(self, step: int) -> Path:
-        path = self.directory / step_name(step)
-        if not path.is_dir():
+    def _name_of(self, step: int) -> str:
+        name = step_name(step)
+        if not is_there(self.storage, name):
             there = ", ".join(map(str, self.steps())) or "none"
-            raise NotFoundError(f"no checkpoint of step {step} in {self.directory}; there is {there}")
-        return path
+            raise NotFoundError(f"no checkpoint of step {step} in {self.storage.location}; there is {there}")
+        return name

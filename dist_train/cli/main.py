@@ -12,30 +12,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train import __version__
-from dist_train.cli.verb import Verb, examples
+from dist_train.cli.options.verb import Verb, examples
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.near_names import nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# verb -> (module, one line of help). Importing them all would cost more than printing --help.
+# Verb -> its line of help; dist_train/cli/verbs/VERB.py has its COMMAND. Importing every module would cost
+# more than printing --help.
 VERBS = {
-    "launch": ("dist_train.cli.launch", "Run a config, a script or a module on every process of a job."),
-    "resume": ("dist_train.cli.resume", "Go on with a run from its newest good checkpoint."),
-    "status": ("dist_train.cli.status", "Say how a run is doing: its step, loss, failure."),
-    "logs": ("dist_train.cli.logs", "Print a run's log, by rank and attempt."),
-    "cancel": ("dist_train.cli.cancel", "End a run: it saves, stops and stays ended."),
-    "list": ("dist_train.cli.list", "List the runs."),
-    "checkpoint": ("dist_train.cli.checkpoint", "List, verify, show, import and export checkpoints."),
-    "predict": ("dist_train.cli.predict", "Run a trained model over data, one process per device."),
-    "config": ("dist_train.cli.config", "Show, check and describe configs."),
-    "env": ("dist_train.cli.env", "Show what this process's environment says of its rank."),
-    "devices": ("dist_train.cli.devices", "Show the GPUs and who uses them; the cores and memory to be had."),
-    "init": ("dist_train.cli.init", "Write a config and a model that run as they are."),
-    "drill": ("dist_train.cli.drill", "Kill a rank of a short training, and see the same bits come out."),
-    "completion": ("dist_train.cli.completion", "Print the script that makes a shell complete our words."),
+    "launch": "Run a config, a script or a module on every process of a job.",
+    "resume": "Go on with a run from its newest good checkpoint.",
+    "status": "Say how a run is doing: its step, loss, failure.",
+    "logs": "Print a run's log, by rank and attempt.",
+    "cancel": "End a run: it saves, stops and stays ended.",
+    "list": "List the runs.",
+    "checkpoint": "List, verify, show, import and export checkpoints.",
+    "predict": "Run a trained model over data, one process per device.",
+    "config": "Show, check and describe configs.",
+    "env": "Show what this process's environment says of its rank.",
+    "devices": "Show the GPUs and who uses them; the cores and memory to be had.",
+    "init": "Write a config and a model that run as they are.",
+    "drill": "Kill a rank of a short training, and see the same bits come out.",
+    "completion": "Print the script that makes a shell complete our words.",
 }
-# The headings of --help, in the order in which a person meets them.
+# The headings of --help, in the order of a run's life.
 GROUPS = {
     "Begin": ("init", "launch", "drill"),
     "A run": ("status", "logs", "list", "cancel", "resume"),
@@ -44,14 +46,14 @@ GROUPS = {
     "Shell": ("completion",),
 }
 _ALIASES = {"gpus": "devices"}
-_HIDDEN = {"supervise": ("dist_train.cli.supervise", "Follow a detached local run to its end.")}
+_HIDDEN = {"supervise": "Follow a detached local run to its end."}
 
 
 class Verbs(Verb, click.Group):
-    """A group whose commands are imported when they are used."""
+    """A group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Verbs in the order in which a person meets them; those that no heading names come last."""
+        """Verbs in the order of the headings; verbs without a heading last."""
         named = [verb for verbs in GROUPS.values() for verb in verbs if verb in VERBS]
         return [*named, *(verb for verb in VERBS if verb not in named)]
 
@@ -61,15 +63,15 @@ class Verbs(Verb, click.Group):
         cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in known:
             return None
-        command: click.Command = importlib.import_module(known[cmd_name][0]).COMMAND
+        command: click.Command = importlib.import_module(f"dist_train.cli.verbs.{cmd_name}").COMMAND
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a reader that has had enough (`logs … | head`) ends it as the signal would."""
+        """Run the verb; a closed pipe (`logs … | head`) ends it with the exit code of SIGPIPE."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Caught here: click itself would make it a plain 1, the code of a failed rank.
+            # Caught here: click would exit with 1, the code of a failed rank.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
 
@@ -78,7 +80,7 @@ class Verbs(Verb, click.Group):
         width = max(len(verb) for verb in VERBS)
         left = self.list_commands(ctx)
         for title, verbs in (*GROUPS.items(), ("Others", tuple(left))):
-            rows = [(f"{verb:<{width}}", VERBS[verb][1]) for verb in verbs if verb in left]
+            rows = [(f"{verb:<{width}}", VERBS[verb]) for verb in verbs if verb in left]
             left = [verb for verb in left if verb not in verbs]
             if rows:
                 with formatter.section(title):
@@ -91,22 +93,20 @@ class Verbs(Verb, click.Group):
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         fitting = [verb for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
-        return [CompletionItem(verb, help=VERBS[verb][1]) for verb in fitting]
+        return [CompletionItem(verb, help=VERBS[verb]) for verb in fitting]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with the nearest verb named; a half-typed line is no error."""
+        """Resolve as click does, with the nearest verb in the error; an incomplete line is no error."""
         if (
             not ctx.resilient_parsing
             and args
             and self.get_command(ctx, args[0]) is None
             and not args[0].startswith("-")
         ):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], [*VERBS, *_ALIASES], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(VERBS)}."
+            near = nearest(args[0], [*VERBS, *_ALIASES])
+            hint = f" Did you mean {near!r}?" if near else f" There are: {', '.join(VERBS)}."
             raise click.UsageError(f"no verb is called {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """`dist-train … >&-`: else the next file or socket becomes stdout, also of what we start."""
+    """Open /dev/null for closed streams (`>&-`): else the next file or socket would become stdout."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -143,10 +143,10 @@ def _open_closed_streams() -> None:
 
 
 def run(argv: list[str] | None = None) -> int:
-    """One command; returns its exit code."""
+    """Run one command; return its exit code."""
     try:
         result: Any = cli.main(args=argv, prog_name="dist-train", standalone_mode=False)
-        if sys.stdout is not None:  # `>&-`
+        if sys.stdout is not None:  # closed: `>&-`
             sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
@@ -178,15 +178,15 @@ def _own_fault() -> int:
 
 
 def _full_disk() -> int:
-    """Writing tells no name: it is what we write to, or else a file of the run."""
-    what, mend = "a file", "`df -h .` shows the room there is; --run-dir names another place"
+    """The error of a write has no file name: it is stdout, or else a file of the run."""
+    what, hint = "a file", "`df -h .` shows the room there is; --run-dir names another place"
     try:
-        click.echo()  # what has failed before may be buffered no more: a flush alone would not tell
+        click.echo()  # the failed text may not be buffered any more: a flush alone would succeed
     except OSError:
-        what, mend = "what this command says", "`df -h` shows which disk it goes to"
-        # What is still buffered would fail once more when the interpreter ends.
+        what, hint = "what this command says", "`df -h` shows which disk it goes to"
+        # The buffered rest would fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    click.echo(f"error: {what} could not be written: No space left on device\n  mend:  {mend}", err=True)
+    click.echo(f"error: {what} could not be written: No space left on device\n  hint:  {hint}", err=True)
     return int(ExitCode.CHECKPOINT_WRITE)
 
 

@@ -1,20 +1,35 @@
-"""What a run is: typed schema, strict loading, overrides, the origin of every value.
+"""The configuration of a run: typed schema, strict loading, overrides, the origin of every value.
 
-Pure data: nothing here loads torch, and nothing (pydantic included) is loaded before its first use.
+No torch here, and nothing (pydantic included) is loaded before its first use.
+
+schema, launch_section, component   every key of a config, as pydantic models
+load            load a file with overrides and flags: `load_config`, `Resolved`
+yaml_reader     strict YAML with line numbers
+overrides       parse `trainer.epochs=3`
+layers          merge file, overrides and flags; remember the origin of each value
+validate        apply the schema; turn its errors into problems with path, line and hint
+problems        collect problems and raise them as one ConfigError
+static_check    check targets, arguments and rules across sections without importing components
+components      resolve a target by import; check one without
+find_source, bindings, signatures   read a module's source: where it is, its names, its arguments
+shortcuts, shorthand   short names of components; the short form of a section
+dump, explain   a config as YAML and its hash; the origin of each value; the JSON Schema
+secret_names    which environment variables look like secrets
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Public name -> the module that owns it.
+from dist_train.lazy_exports import lazy_exports
+
+# Public name -> the module that defines it.
 _PUBLIC = {
     "CheckpointConfig": "dist_train.config.schema",
     "Component": "dist_train.config.component",
     "DataConfig": "dist_train.config.schema",
     "KeepBest": "dist_train.config.schema",
-    "LaunchConfig": "dist_train.config.launch",
+    "LaunchConfig": "dist_train.config.launch_section",
     "LoggingConfig": "dist_train.config.schema",
     "Resolved": "dist_train.config.load",
     "ResilienceConfig": "dist_train.config.schema",
@@ -23,7 +38,7 @@ _PUBLIC = {
     "StrategyConfig": "dist_train.config.component",
     "TrainerConfig": "dist_train.config.schema",
     "check_arguments": "dist_train.config.components",
-    "check_config": "dist_train.config.check",
+    "check_config": "dist_train.config.static_check",
     "check_target": "dist_train.config.components",
     "config_xxh3": "dist_train.config.dump",
     "dump_config": "dist_train.config.dump",
@@ -36,12 +51,11 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from dist_train.config.check import check_config
     from dist_train.config.component import Component, StrategyConfig
     from dist_train.config.components import check_arguments, check_target, resolve
     from dist_train.config.dump import config_xxh3, dump_config
     from dist_train.config.explain import json_schema, show
-    from dist_train.config.launch import LaunchConfig
+    from dist_train.config.launch_section import LaunchConfig
     from dist_train.config.load import Resolved, load_config, load_text
     from dist_train.config.schema import (
         CheckpointConfig,
@@ -54,6 +68,7 @@ if TYPE_CHECKING:
     )
     from dist_train.config.secret_names import is_secret_name
     from dist_train.config.shortcuts import SHORTCUTS
+    from dist_train.config.static_check import check_config
 
 __all__ = [
     "SHORTCUTS",
@@ -81,12 +96,4 @@ __all__ = [
     "show",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'dist_train.config' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

@@ -1,4 +1,4 @@
-"""Which names a module's source binds at its top level, read from the syntax tree."""
+"""Find the names that a module binds at its top level, by its syntax tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bindings:
 
 
 def top_level(tree: ast.Module) -> Bindings:
-    """What the module binds, also inside if, try, with and loops."""
+    """Collect the names that the module binds, also inside if, try, with and loops."""
     found = Bindings()
     for statement in _statements(tree.body):
         for name in _bound_by(statement):

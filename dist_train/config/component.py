@@ -1,4 +1,4 @@
-"""The two parts of a config that name code: a component (any callable) and the strategy."""
+"""The parts of a config that name code: a component (any callable), and an adapter with its options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TARGET = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME}(?:\.{_NAME})*)?")
 
 
 class Section(BaseModel):
-    """What all sections share: closed, frozen, and no guessing of types ("3" is not 3)."""
+    """Base of all sections: frozen, unknown keys refused, no conversion of types ("3" is not 3)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Component(Section):
-    """Something that your code makes: `package.module:Name` with arguments, or a bare string without."""
+    """An object of your own code: `package.module:Name` with arguments, or a bare string without."""
 
     target: str = Field(description="`package.module:Name` of a class or function, or a short name.")
     args: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for it.")
@@ -36,13 +36,13 @@ class Component(Section):
         return value
 
 
-class StrategyConfig(Section):
-    """Where parameters and gradients live. In YAML: `ddp`, or a mapping of `name` and its options."""
+class AdapterConfig(Section):
+    """An adapter of the registry. In YAML: its name, or a mapping of `name` and its options."""
 
-    name: str = Field(default="ddp", description="Name of the strategy.", min_length=1)
+    name: str = Field(description="Name of the adapter.", min_length=1)
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Options of that strategy, written beside `name`; the strategy itself checks them.",
+        description="Its options, written beside `name`; the adapter itself checks them.",
     )
 
     @model_validator(mode="before")
@@ -62,3 +62,15 @@ class StrategyConfig(Section):
         if clash := {"name", "options"} & set(value):
             raise ValueError(f"an option cannot be called {sorted(clash)[0]}")
         return value
+
+
+class StrategyConfig(AdapterConfig):
+    """Where parameters and gradients live. In YAML: `ddp`, or a mapping of `name` and its options."""
+
+    name: str = Field(default="ddp", description="Name of the strategy.", min_length=1)
+
+
+class SinkConfig(AdapterConfig):
+    """Where records go. In YAML: `tensorboard`, or a mapping of `name` and its options."""
+
+    name: str = Field(description="Name of the sink.", min_length=1)

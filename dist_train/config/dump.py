@@ -1,4 +1,4 @@
-"""A config back to text: YAML that reads back equal, and the hash of what decides the results."""
+"""Dump a config as YAML that loads back equal, and hash the part of it that determines the results."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from dist_train.config.yaml_reader import StrictLoader
 if TYPE_CHECKING:
     from dist_train.config.schema import RunConfig
 
-# Where a run runs, what it is called, what it tells and how long it waits change none of its numbers.
-# Everything else is hashed, also what only nearly never matters (data.workers, checkpoint).
+# Where a run runs, its name, its logging and its time-outs change none of its numbers. Everything else
+# is hashed, even what hardly ever matters (data.workers, checkpoint).
 NOT_HASHED = ("launch", "logging", "name", "resilience")
+# Keys that came later: with its default, a config has the hash that it had before the key came.
+_LATER = ("parameter_groups",)
+_LATER_DATA = ("drop_last", "collate_fn")
+_LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that either our loader or a YAML 1.1 one would read as something else."""
+    """Quotes every string that our loader or a YAML 1.1 loader would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        # A list's items stand deeper than its key, as people write them.
+        # Indent a list's items deeper than its key.
         super().increase_indent(flow, False)
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
@@ -60,5 +64,15 @@ def config_xxh3(config: RunConfig) -> str:
     import xxhash
 
     data = {key: value for key, value in config.model_dump().items() if key not in NOT_HASHED}
+    for section, names, values in (
+        (config, _LATER, data),
+        (config.data, _LATER_DATA, data["data"]),
+        (config.trainer, _LATER_TRAINER, data["trainer"]),
+    ):
+        for name in names:
+            if getattr(section, name) == type(section).model_fields[name].get_default(
+                call_default_factory=True
+            ):
+                del values[name]
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return xxhash.xxh3_128_hexdigest(text.encode())

@@ -1,4 +1,4 @@
-"""For people and editors: each value with its origin, and the JSON Schema of a config file."""
+"""Show each value of a config with its origin, and the JSON Schema of a config file for editors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dist_train.config.dump import dump_config
-from dist_train.config.problems import Path, dotted
+from dist_train.config.problems import KeyPath, dotted
 from dist_train.config.shorthand import bare_key, full_path
 from dist_train.config.yaml_reader import StrictLoader
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(resolved: Resolved) -> list[str]:
-    """The resolved config as YAML lines, each value with where it came from: `seed: 0   # run.yaml:3`."""
+    """The resolved config as YAML lines, each value with its origin: `seed: 0   # run.yaml:3`."""
     text = dump_config(resolved.config)
     lines = text.splitlines()
     root = yaml.compose(text, Loader=StrictLoader)
@@ -27,13 +27,13 @@ def show(resolved: Resolved) -> list[str]:
     return lines
 
 
-def _origin_key(path: Path, origins: dict[str, str]) -> str:
+def _origin_key(path: KeyPath, origins: dict[str, str]) -> str:
     path = full_path(path)
     name = dotted(path)
     return name if name in origins else dotted((*path, bare_key(path) or ""))
 
 
-def _leaf_lines(node: yaml.Node | None, path: Path) -> list[tuple[Path, int]]:
+def _leaf_lines(node: yaml.Node | None, path: KeyPath) -> list[tuple[KeyPath, int]]:
     """(path, line from 0) where a comment may be added: after a scalar's end, or beside a list's key."""
     if isinstance(node, yaml.MappingNode) and node.value:
         found = []
@@ -49,7 +49,7 @@ def _leaf_lines(node: yaml.Node | None, path: Path) -> list[tuple[Path, int]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a config file, with the short forms that people write."""
+    """JSON Schema (draft 2020-12) of a config file, with the short forms that a file may use."""
     from dist_train.config.schema import RunConfig
 
     schema = RunConfig.model_json_schema()
@@ -59,12 +59,18 @@ def json_schema() -> dict[str, Any]:
         "description": component["description"],
         "anyOf": [{"type": "string"}, {**component, "title": "target and args"}],
     }
-    strategy = parts["StrategyConfig"]
-    parts["StrategyConfig"] = {
-        "description": strategy["description"],
-        "anyOf": [
-            {"type": "string"},
-            {"type": "object", "properties": strategy["properties"], "additionalProperties": True},
-        ],
-    }
+    for name in ("StrategyConfig", "SinkConfig"):
+        adapter = parts[name]
+        parts[name] = {
+            "description": adapter["description"],
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": adapter["properties"],
+                    "required": adapter.get("required", []),
+                    "additionalProperties": True,
+                },
+            ],
+        }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

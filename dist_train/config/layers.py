@@ -1,4 +1,4 @@
-"""A config's plain data laid in layers (file, overrides, flags), each place knowing where it came from."""
+"""Merge a config's plain data from file, overrides and flags; remember the origin of each value."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dist_train.config.problems import Path, Problem, dotted, shown
-from dist_train.config.shorthand import STRATEGY, bare_key, full_path
+from dist_train.config.problems import KeyPath, Problem, dotted, shown
+from dist_train.config.shorthand import bare_key, full_path, is_adapter
 
 FILE, OVERRIDE, FLAG = 1, 2, 3
 
-# Of such a pair only one may be given; one from a higher layer sets the lower layer's aside, so that
-# `trainer.steps=100` is enough where the file says `epochs`.
+# Of such a pair only one may be set; one from a higher layer unsets the lower layer's, so that
+# `trainer.steps=100` is enough if the file sets `epochs`.
 _ALTERNATIVES = (
     ("trainer", "epochs", "steps"),
     ("checkpoint", "every_steps", "every_epochs"),
@@ -26,7 +26,7 @@ class Where:
     Args:
         level: FILE, OVERRIDE or FLAG.
         origin: as `config show` prints it: "run.yaml:3", "override", "flag --seed".
-        detail: as a message says it; an override in full.
+        detail: as messages print it; an override in full.
     """
 
     level: int
@@ -36,27 +36,27 @@ class Where:
 
 @dataclass
 class Layers:
-    """The merged data; `put` lays one value over what is there.
+    """The merged data; `put` sets one value over the layers below.
 
     Args:
         data: expanded plain data: components and the strategy are mappings here.
-        where: for every place of `data`, what set it.
+        where: for every path of `data`, what set it.
         problems: paths that could not be set.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
-    where: dict[Path, Where] = field(default_factory=dict)
+    where: dict[KeyPath, Where] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def put_all(self, data: dict[str, Any], where: Callable[[Path], Where]) -> None:
+    def put_all(self, data: dict[str, Any], where: Callable[[KeyPath], Where]) -> None:
         """The first layer: a whole document."""
         self.data = self._expand(data, (), where, ())
 
-    def put(self, path: Path, value: Any, where: Where) -> None:
-        """Set one place, replacing all that was below it."""
+    def put(self, path: KeyPath, value: Any, where: Where) -> None:
+        """Set the value of one path, replacing everything below it."""
         path = full_path(path)
         parent: Any = self.data
-        done: Path = ()
+        done: KeyPath = ()
         for part in path[:-1]:
             if (key := self._key(parent, part, done, path, where)) is None:
                 return
@@ -70,7 +70,7 @@ class Layers:
         parent[last] = self._expand(value, done, lambda _: where, ())
 
     def set_aside(self) -> None:
-        """Of two alternatives from different layers, drop the lower layer's."""
+        """Of two alternatives from different layers, unset the lower layer's."""
         for section, first, second in _ALTERNATIVES:
             values = self.data.get(section)
             if not isinstance(values, dict) or values.get(first) is None or values.get(second) is None:
@@ -83,15 +83,15 @@ class Layers:
             text = f"set aside by {winner.origin}"
             self.where[(section, loser)] = Where(winner.level, text, text)
 
-    def find(self, path: Path) -> Where | None:
-        """What set this place, or the innermost place around it that something set."""
+    def find(self, path: KeyPath) -> Where | None:
+        """What set this path, or its nearest parent that was set."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.where:
                 return self.where[path[:length]]
         return None
 
-    def _child(self, parent: Any, key: str | int, here: Path, path: Path, where: Where) -> Any:
-        """The mapping or list at `here`, made where nothing is; None (and a problem) for a plain value."""
+    def _child(self, parent: Any, key: str | int, here: KeyPath, path: KeyPath, where: Where) -> Any:
+        """The mapping or list at `here`, created if missing; None (and a problem) for a plain value."""
         child = parent.get(key) if isinstance(parent, dict) else parent[key]
         if child is None:
             child = parent[key] = {}
@@ -102,8 +102,10 @@ class Layers:
         self.problems.append(Problem(text, where.detail, path=path))
         return None
 
-    def _key(self, parent: Any, part: str | int, done: Path, path: Path, where: Where) -> str | int | None:
-        """`part` as a key of a mapping or a place in a list; None (and a problem) when there is none."""
+    def _key(
+        self, parent: Any, part: str | int, done: KeyPath, path: KeyPath, where: Where
+    ) -> str | int | None:
+        """`part` as a key of a mapping or an index of a list; None (and a problem) if there is none."""
         if isinstance(parent, dict):
             return part
         if str(part).isdecimal() and int(part) < len(parent):
@@ -112,8 +114,8 @@ class Layers:
         self.problems.append(Problem(text, where.detail, f"set the whole list: {dotted(done)}=[…]", path))
         return None
 
-    def _expand(self, value: Any, path: Path, where: Callable[[Path], Where], source: Path) -> Any:
-        """Write bare strings out as mappings; `source` is the place as the document names it."""
+    def _expand(self, value: Any, path: KeyPath, where: Callable[[KeyPath], Where], source: KeyPath) -> Any:
+        """Expand bare strings to mappings; `source` is the path in the document."""
         self.where[path] = where(source)
         key = bare_key(path)
         if key is not None and isinstance(value, str):
@@ -129,9 +131,9 @@ class Layers:
             self._add(out, inner[len(path) :], self._expand(item, inner, where, (*source, name)), path)
         return out
 
-    def _add(self, out: dict[str, Any], tail: Path, item: Any, path: Path) -> None:
+    def _add(self, out: dict[str, Any], tail: KeyPath, item: Any, path: KeyPath) -> None:
         name = str(tail[0])
-        if path == STRATEGY and name == "options":
+        if is_adapter(path) and name == "options":
             # Options may stand beside `name` or under `options`; both end here.
             if len(tail) == 2 and isinstance(out.get("options", {}), dict):
                 out.setdefault("options", {})[str(tail[1])] = item
@@ -143,7 +145,7 @@ class Layers:
         out[name] = item
 
 
-def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
+def leaves(value: Any, path: KeyPath = ()) -> dict[KeyPath, Any]:
     """Every leaf of plain data; a list is one leaf unless it holds mappings."""
     if isinstance(value, dict) and value:
         items: list[tuple[str | int, Any]] = list(value.items())

@@ -1,4 +1,4 @@
-"""From a file, overrides and flags to one typed config, and where each value came from."""
+"""Load a file, overrides and flags as one typed config, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dist_train.config import problems as place
 from dist_train.config.layers import FILE, FLAG, Layers, Where, leaves
 from dist_train.config.overrides import parse_overrides
-from dist_train.config.problems import dotted, raise_problems, shown
+from dist_train.config.problems import KeyPath, dotted, raise_problems, shown
 from dist_train.config.schema import RunConfig
 from dist_train.config.validate import validate
 from dist_train.config.yaml_reader import Tree, read_yaml
 from dist_train.errors import ConfigError, NotFoundError
+from dist_train.near_names import nearest
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A config that holds.
+    """A config that was loaded and is valid.
 
     Args:
         config: the typed config.
@@ -44,8 +44,8 @@ def load_config(
 
     Raises:
         NotFoundError: no such file.
-        UsageError: an override that is none, or two that contradict each other.
-        ConfigError: everything that is wrong with the config, at once.
+        UsageError: an override of another form, or two that contradict each other.
+        ConfigError: lists everything that is wrong with the config.
     """
     return load_text(_read(Path(path)), str(path), overrides, flags)
 
@@ -56,7 +56,7 @@ def load_text(
     overrides: Sequence[str] = (),
     flags: Mapping[str, tuple[Any, str]] | None = None,
 ) -> Resolved:
-    """`load_config` for a text that is already in hand; `source` names it in messages."""
+    """`load_config` for a text; `source` names it in messages."""
     changes, problems = parse_overrides(overrides)
     tree = _document(text, source)
     problems = [*tree.problems, *problems]
@@ -69,8 +69,8 @@ def load_text(
     layers.set_aside()
     config, found = validate(layers)
     problems += layers.problems
-    told = {problem.path for problem in problems if problem.spoils}
-    problems += [problem for problem in found if problem.path not in told]
+    unreadable = {problem.path for problem in problems if problem.unreadable}
+    problems += [problem for problem in found if problem.path not in unreadable]
     raise_problems(problems, source)
     assert config is not None
     return Resolved(config, _origins(config, layers), source)
@@ -79,17 +79,17 @@ def load_text(
 def _document(text: str, source: str) -> Tree:
     tree = read_yaml(text, source)
     if tree.data is None and not tree.problems:
-        raise ConfigError(f"{source} is empty", mend="start from examples/digits.yaml")
+        raise ConfigError(f"{source} is empty", hint="start from examples/digits.yaml")
     if not isinstance(tree.data, dict):
         raise_problems(tree.problems, source)
         raise ConfigError(
             f"{source}: a config is a mapping of keys, this is {shown(tree.data)}",
-            mend="start from examples/digits.yaml",
+            hint="start from examples/digits.yaml",
         )
     return tree
 
 
-def _file_place(tree: Tree, source: str, path: place.Path) -> Where:
+def _file_place(tree: Tree, source: str, path: KeyPath) -> Where:
     text = f"{source}:{tree.lines.get(path, 1)}"
     return Where(FILE, text, text)
 
@@ -107,10 +107,10 @@ def _read(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         raise _no_such_file(path) from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder, not a config file", mend=_in_folder(path, "")) from None
+        raise ConfigError(f"{path} is a folder, not a config file", hint=_in_folder(path, "")) from None
     except UnicodeDecodeError as error:
         text = f"{path} is not UTF-8 text (byte {error.start})"
-        raise ConfigError(text, mend="save it as UTF-8") from None
+        raise ConfigError(text, hint="save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -119,12 +119,12 @@ def _no_such_file(path: Path) -> NotFoundError:
     folder = path.parent
     if not folder.is_dir():
         return NotFoundError(f"no such file: {path}", cause=f"there is no folder {folder}")
-    return NotFoundError(f"no such file: {path}", mend=_in_folder(folder, path.name))
+    return NotFoundError(f"no such file: {path}", hint=_in_folder(folder, path.name))
 
 
 def _in_folder(folder: Path, name: str) -> str:
     files = sorted(file.name for file in folder.iterdir() if file.suffix in (".yaml", ".yml"))
-    close = place.nearest(name, files)
+    close = nearest(name, files)
     if close is not None:
         return f"did you mean {folder / close}?"
     return f"in that folder: {', '.join(files[:12])}" if files else "`dist-train init` writes one"

@@ -1,4 +1,4 @@
-"""Overrides on the command line: `trainer.epochs=3`, the value read as YAML by the file's own rules."""
+"""Overrides on the command line: `trainer.epochs=3`, the value read as YAML by the rules of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dist_train.config.layers import OVERRIDE, Layers, Where, leaves
-from dist_train.config.problems import Path, Problem, dotted, shown
+from dist_train.config.problems import KeyPath, Problem, dotted, shown
 from dist_train.config.yaml_reader import read_yaml
 from dist_train.errors import ConfigError, UsageError
 
@@ -19,20 +19,20 @@ class Override:
     """One `a.b=c`: `text` as typed, its path and its value."""
 
     text: str
-    path: Path
+    path: KeyPath
     value: Any
 
     @property
     def where(self) -> Where:
-        """As origins and messages name it."""
+        """Its origin, for `config show` and messages."""
         return Where(OVERRIDE, "override", f"override {self.text}")
 
 
 def parse_overrides(texts: Sequence[str]) -> tuple[list[Override], list[Problem]]:
-    """Parse all; shorter paths first, so that `model=x:Y model.args.width=3` means one thing in any order.
+    """Parse all; shorter paths first, so that `model=x:Y model.args.width=3` does not depend on the order.
 
     Raises:
-        UsageError: not of the form a.b=c, or one place given two values.
+        UsageError: not of the form a.b=c, or one path given two values.
     """
     problems: list[Problem] = []
     overrides = [_parse(text, problems) for text in texts]
@@ -46,28 +46,28 @@ def _parse(text: str, problems: list[Problem]) -> Override:
     path = tuple(name.strip().split("."))
     if not equals or not all(path):
         raise UsageError(
-            f"{text!r} is not an override", mend="write it as key.inner=value, for example trainer.epochs=3"
+            f"{text!r} is not an override", hint="write it as key.inner=value, for example trainer.epochs=3"
         )
     if not value.strip():
-        raise UsageError(f"the override {text!r} has no value", mend=f"to unset it: {name}=null")
+        raise UsageError(f"the override {text!r} has no value", hint=f"to unset it: {name}=null")
     try:
         tree = read_yaml(value, f"override {text}")
     except ConfigError as error:
         quoted = shlex.quote(f"{name}={json.dumps(value)}")
-        raise UsageError(str(error), mend=f"to mean it as text: {quoted}") from None
+        raise UsageError(str(error), hint=f"to mean it as text: {quoted}") from None
     for problem in tree.problems:
         inner = problem.path or ()
-        said = problem.text.replace(f"`{dotted(inner)}`", f"`{dotted((*path, *inner))}`", 1)
-        mend = problem.mend
-        if not inner and mend is not None and mend.startswith("quote it"):
-            # A shell eats one layer of quotes, so the mend shows the words to type.
-            mend = f"quote it for YAML and for the shell: {shlex.quote(f'{name}={json.dumps(value)}')}"
-        problems.append(Problem(said, f"override {text}", mend, (*path, *inner), problem.spoils))
+        message = problem.text.replace(f"`{dotted(inner)}`", f"`{dotted((*path, *inner))}`", 1)
+        hint = problem.hint
+        if not inner and hint is not None and hint.startswith("quote it"):
+            # A shell eats one layer of quotes, so the hint shows what to type.
+            hint = f"quote it for YAML and for the shell: {shlex.quote(f'{name}={json.dumps(value)}')}"
+        problems.append(Problem(message, f"override {text}", hint, (*path, *inner), problem.unreadable))
     return Override(text, path, tree.data)
 
 
 def _refuse_contradictions(overrides: Sequence[Override]) -> None:
-    seen: dict[Path, tuple[Any, str]] = {}
+    seen: dict[KeyPath, tuple[Any, str]] = {}
     for override in overrides:
         alone = Layers()
         alone.put(override.path, override.value, override.where)
@@ -76,6 +76,6 @@ def _refuse_contradictions(overrides: Sequence[Override]) -> None:
                 raise UsageError(
                     f"`{dotted(path)}` is given twice: {shown(seen[path][0])} and {shown(value)}",
                     cause=f"{seen[path][1]} and {override.text}",
-                    mend="keep one of the two",
+                    hint="keep one of the two",
                 )
             seen.setdefault(path, (value, override.text))

@@ -1,17 +1,17 @@
-"""What is wrong with a config, gathered so that one run of the command tells all of it."""
+"""Collect everything that is wrong with a config, so that one command reports all of it."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dist_train.errors import ConfigError
+from dist_train.near_names import nearest
 
-# A place in a config: ("data", "train", "args") or ("metrics", 0, "target").
-Path = tuple[str | int, ...]
+# A path in a config: ("data", "train", "args") or ("metrics", 0, "target").
+KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -20,26 +20,26 @@ class Problem:
 
     Args:
         text: what, with the dotted path and the value.
-        where: `file:line`, the override or the flag that it came by; empty where there is none.
-        mend: what to do.
-        path: the place in the config.
-        spoils: the value there could not be read, so what else is said of it would mislead.
+        where: `file:line`, the override or the flag that set the value; empty if there is none.
+        hint: what to do.
+        path: the path in the config.
+        unreadable: the value could not be read, so that further problems at this path would mislead.
     """
 
     text: str
     where: str = ""
-    mend: str | None = None
-    path: Path | None = None
-    spoils: bool = True
+    hint: str | None = None
+    path: KeyPath | None = None
+    unreadable: bool = True
 
     @property
     def what(self) -> str:
-        """The text after the place it is about."""
+        """The text, prefixed by where the value was set."""
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
 def raise_problems(problems: Sequence[Problem], subject: str) -> None:
-    """Raise one ConfigError that lists all `problems` of `subject`; nothing when there is none.
+    """Raise one ConfigError that lists all `problems` of `subject`; do nothing if there is none.
 
     Raises:
         ConfigError: when there is at least one problem.
@@ -47,12 +47,12 @@ def raise_problems(problems: Sequence[Problem], subject: str) -> None:
     if not problems:
         return
     if len(problems) == 1:
-        raise ConfigError(problems[0].what, mend=problems[0].mend)
+        raise ConfigError(problems[0].what, hint=problems[0].hint)
     lines = [f"{subject}: {len(problems)} problems"]
     for problem in problems:
         lines.append(f"  - {problem.what}")
-        if problem.mend:
-            lines.append(f"    mend: {problem.mend}")
+        if problem.hint:
+            lines.append(f"    hint: {problem.hint}")
     raise ConfigError("\n".join(lines))
 
 
@@ -61,15 +61,8 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The choice that looks most like `word`, or None."""
-    by_fold = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(word.lower(), by_fold, n=1, cutoff=cutoff)
-    return by_fold[close[0]] if close else None
-
-
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The nearest choice, else all of them (the first 12)."""
+    """A hint: the nearest choice, else all choices (the first 12)."""
     names = sorted(choices)
     close = nearest(word, names)
     if close is not None:
@@ -81,6 +74,6 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def shown(value: Any, limit: int = 60) -> str:
-    """A value as one short line for a message."""
+    """Format a value as one short line for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from dist_train.config.component import Component, Section, StrategyConfig
-from dist_train.config.launch import LaunchConfig
+from dist_train.config.component import Component, Section, SinkConfig, StrategyConfig
+from dist_train.config.launch_section import LaunchConfig
 
 
 class DataConfig(Section):
@@ -21,6 +21,12 @@ class DataConfig(Section):
     workers: int = Field(
         default=0, ge=0, description="Loader processes per rank; 0 loads in the rank itself."
     )
+    drop_last: bool = Field(
+        default=False, description="Leave out an epoch's last training step if it is smaller than batch_size."
+    )
+    collate_fn: Component | None = Field(
+        default=None, description="Makes a batch of a list of samples, for both data sets. Default: torch's."
+    )
 
 
 class TrainerConfig(Section):
@@ -33,16 +39,36 @@ class TrainerConfig(Section):
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32", description="bf16: autocast of the forward pass; weights stay fp32."
     )
+    matmul_precision: Literal["highest", "high", "medium"] = Field(
+        default="highest",
+        description="Products of float32 matrices on a GPU; high: TF32 (10 bits of mantissa), medium: bf16.",
+    )
+    conv_tf32: bool = Field(
+        default=True, description="Convolutions of float32 on a GPU in TF32, as is torch's default."
+    )
+    channels_last: bool = Field(
+        default=False,
+        description="Weights and inputs of four dimensions in NHWC order: faster convolutions on GPUs.",
+    )
     accumulate: int = Field(
         default=1, ge=1, description="Micro-batches per optimizer step on each rank; batch_size stays."
     )
     clip_norm: float | None = Field(
         default=None, gt=0, description="Largest gradient norm; null: no clipping."
     )
+    on_nonfinite: Literal["stop", "skip", "rollback"] = Field(
+        default="stop",
+        description="A loss or gradient that is nan or infinite: end with exit code 73; leave the update of "
+        "its step out; or go back to the last checkpoint and leave its step out.",
+    )
     evaluate_every_epochs: int | None = Field(
         default=1, ge=1, description="Epochs between evaluations; null: none until the end."
     )
     log_every_steps: int = Field(default=10, ge=1, description="Optimizer steps between two log lines.")
+    callbacks: list[Component] = Field(
+        default_factory=list,
+        description="Your own code at fixed points of the training, called in this order.",
+    )
 
     @field_validator("steps")
     @classmethod
@@ -53,6 +79,31 @@ class TrainerConfig(Section):
         if (epochs is None) == (value is None):
             both = "neither is given" if value is None else f"both are given ({epochs} and {value})"
             raise ValueError(f"say exactly one of trainer.epochs and trainer.steps: {both}")
+        return value
+
+
+class ParameterGroup(Section):
+    """Parameters with options of their own; at least one of `parameters` and `modules`."""
+
+    parameters: list[str] = Field(
+        default_factory=list, description="Patterns of their names, as of files: `*.bias`, `head.*`."
+    )
+    modules: list[str] = Field(
+        default_factory=list, description="Patterns of the classes that hold them: `*Norm*`, `Embedding`."
+    )
+    args: dict[str, Any] = Field(
+        validate_default=True,
+        default_factory=dict,
+        description="The optimizer's options for them: `{weight_decay: 0.0}`.",
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _says_something(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if not value:
+            raise ValueError("say which options of the optimizer differ: `args: {weight_decay: 0.0}`")
+        if not info.data.get("parameters", True) and not info.data.get("modules", True):
+            raise ValueError("say which parameters: `parameters` or `modules`")
         return value
 
 
@@ -120,14 +171,24 @@ class ResilienceConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What is told, and to whom. metrics.jsonl is always written."""
+    """What is logged, and where. metrics.jsonl and the console always are."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least important message on the console."
     )
-    sinks: list[str] = Field(
-        default_factory=list, description="Names of metric sinks beside the console and metrics.jsonl."
+    sinks: list[SinkConfig] = Field(
+        default_factory=list,
+        description="Metric sinks beside the console and metrics.jsonl; name these for their options.",
     )
+
+    @field_validator("sinks")
+    @classmethod
+    def _each_sink_once(cls, value: list[SinkConfig]) -> list[SinkConfig]:
+        options: dict[str, dict[str, Any]] = {}
+        for sink in value:
+            if options.setdefault(sink.name, sink.options) != sink.options:
+                raise ValueError(f"{sink.name} is named twice, with other options")
+        return value
 
 
 class RunConfig(Section):
@@ -154,6 +215,11 @@ class RunConfig(Section):
     )
     metrics: list[Component] = Field(default_factory=list, description="Measured in the evaluation.")
     optimizer: Component = Field(description="The optimizer, called with the parameters and its args.")
+    parameter_groups: list[ParameterGroup] = Field(
+        default_factory=list,
+        description="Parameters with options of their own (no decay of norms and biases); the first match "
+        "applies, all others have the optimizer's args.",
+    )
     schedule: Component | None = Field(
         default=None, description="The learning rate's schedule; null: constant."
     )
@@ -163,7 +229,7 @@ class RunConfig(Section):
     )
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="When to save.")
     resilience: ResilienceConfig = Field(default_factory=ResilienceConfig, description="How long to wait.")
-    logging: LoggingConfig = Field(default_factory=LoggingConfig, description="What is told.")
+    logging: LoggingConfig = Field(default_factory=LoggingConfig, description="What is logged.")
     launch: LaunchConfig = Field(default_factory=LaunchConfig, description="Where it runs.")
 
     @field_validator("loss")

@@ -1,4 +1,4 @@
-"""Names of environment variables whose values must not be written into a run's files."""
+"""Recognise environment variables whose values must not be written into a run's files."""
 
 from __future__ import annotations
 

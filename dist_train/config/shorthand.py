@@ -1,13 +1,13 @@
-"""Where a bare string stands for a mapping: `loss: mse` is `loss: {target: mse}`, `strategy: ddp` its name.
+"""The short form of a section: `loss: mse` is `loss: {target: mse}`, `strategy: ddp` its name.
 
-Plain data only, so that overrides, origins and the dump all speak of the same, expanded paths.
+Plain data only, so that overrides, origins and the dump all use the same, expanded paths.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dist_train.config.problems import Path
+from dist_train.config.problems import KeyPath
 
 _COMPONENTS = frozenset(
     [
@@ -20,37 +20,47 @@ _COMPONENTS = frozenset(
         ("schedule",),
     ]
 )
-STRATEGY: Path = ("strategy",)
+# Lists of components, and of adapters with options.
+_COMPONENT_LISTS = (("metrics",), ("trainer", "callbacks"))
+_STRATEGY: KeyPath = ("strategy",)
+_SINKS: KeyPath = ("logging", "sinks")
 
 
-def is_component(path: Path) -> bool:
+def is_component(path: KeyPath) -> bool:
     """True where the config holds a component."""
-    return path in _COMPONENTS or (len(path) == 2 and path[0] == "metrics")
+    return path in _COMPONENTS or path[:-1] in _COMPONENT_LISTS
 
 
-def bare_key(path: Path) -> str | None:
-    """The key that a bare string at `path` stands for; None where a string is just a string."""
+def is_adapter(path: KeyPath) -> bool:
+    """True where the config holds a name and, beside it, the options of what is called so."""
+    return path == _STRATEGY or path[:-1] == _SINKS
+
+
+def bare_key(path: KeyPath) -> str | None:
+    """The key to which a bare string at `path` expands; None if a string there is just a string."""
     if is_component(path):
         return "target"
-    return "name" if path == STRATEGY else None
+    return "name" if is_adapter(path) else None
 
 
-def full_path(path: Path) -> Path:
+def full_path(path: KeyPath) -> KeyPath:
     """`strategy.static_graph` is written so and means `strategy.options.static_graph`."""
-    if len(path) >= 2 and path[:1] == STRATEGY and path[1] not in ("name", "options"):
-        return ("strategy", "options", *path[1:])
+    for length in (len(_STRATEGY), len(_SINKS) + 1):
+        inside = path[length : length + 1]
+        if is_adapter(path[:length]) and inside and inside[0] not in ("name", "options"):
+            return (*path[:length], "options", *path[length:])
     return path
 
 
-def collapse(value: Any, path: Path = ()) -> Any:
-    """The short form of a config's plain data, as people write it: the inverse of the expansion."""
+def collapse(value: Any, path: KeyPath = ()) -> Any:
+    """The short form of a config's plain data: the inverse of the expansion."""
     if isinstance(value, list):
         return [collapse(item, (*path, index)) for index, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     if is_component(path):
-        # What lies inside `args` is the component's own and is left as it is.
+        # The content of `args` belongs to the component and stays as it is.
         return dict(value) if value["args"] else value["target"]
-    if path == STRATEGY:
+    if is_adapter(path):
         return {"name": value["name"], **value["options"]} if value["options"] else value["name"]
     return {key: collapse(item, (*path, key)) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""From the schema's complaints to problems that name the path, the value, the choice and the line."""
+"""Apply the schema, and turn its errors into problems with path, value, hint and line."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from pydantic_core import ErrorDetails
 
 from dist_train.config.component import Component
 from dist_train.config.layers import Layers
-from dist_train.config.problems import Path, Problem, did_you_mean, dotted, nearest, shown
+from dist_train.config.problems import KeyPath, Problem, did_you_mean, dotted, shown
 from dist_train.config.schema import RunConfig
+from dist_train.near_names import nearest
 
-# The schema allows these words; nothing carries them out yet, and what is asked must never be ignored.
-_NOT_BUILT: dict[Path, dict[Any, str]] = {
+# The schema accepts these values, which are not implemented yet; a setting must never be ignored.
+_NOT_IMPLEMENTED: dict[KeyPath, dict[Any, str]] = {
     ("deterministic",): {"world_size_invariant": "deterministic: same_world_size is built"},
 }
 
 
 def validate(layers: Layers) -> tuple[RunConfig | None, list[Problem]]:
-    """The typed config, or None and every problem."""
+    """The typed config, or None, and every problem."""
     try:
         config = RunConfig.model_validate(layers.data)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        return None, [*_not_built(layers), *(_problem(one, layers) for one in details)]
-    return config, _not_built(layers)
+        return None, [*_not_implemented(layers), *(_problem(one, layers) for one in details)]
+    return config, _not_implemented(layers)
 
 
-def _not_built(layers: Layers) -> list[Problem]:
+def _not_implemented(layers: Layers) -> list[Problem]:
     problems = []
-    for path, values in _NOT_BUILT.items():
+    for path, values in _NOT_IMPLEMENTED.items():
         value = layers.data.get(str(path[0]))
         if isinstance(value, str) and value in values:
             where = layers.find(path)
@@ -43,7 +44,7 @@ def _not_built(layers: Layers) -> list[Problem]:
 
 
 def _problem(detail: ErrorDetails, layers: Layers) -> Problem:
-    path: Path = tuple(detail["loc"])
+    path: KeyPath = tuple(detail["loc"])
     found = layers.find(path)
     where = found.detail if found else ""
     kind, value = detail["type"], detail["input"]
@@ -52,11 +53,11 @@ def _problem(detail: ErrorDetails, layers: Layers) -> Problem:
     if kind == "missing":
         return Problem(f"`{dotted(path)}` is missing", where, _describe(path), path)
     if kind == "value_error":
-        said = str(detail["ctx"]["error"])
+        message = str(detail["ctx"]["error"])
         shown_value = "" if value is None or isinstance(value, dict | list) else f" (got {shown(value)})"
-        return Problem(f"`{dotted(path)}`: {said}{shown_value}", where, None, path)
+        return Problem(f"`{dotted(path)}`: {message}{shown_value}", where, None, path)
     text = f"`{dotted(path)}`: expected {_expected(detail, path)}, got {shown(value)}"
-    return Problem(text, where, _type_mend(kind, value, detail), path)
+    return Problem(text, where, _type_hint(kind, value, detail), path)
 
 
 _EXPECTED: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -76,7 +77,7 @@ _EXPECTED: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _expected(detail: ErrorDetails, path: Path) -> str:
+def _expected(detail: ErrorDetails, path: KeyPath) -> str:
     kind = detail["type"]
     if kind.startswith("model_"):
         model = model_at(path)
@@ -89,7 +90,7 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
     return f"something else ({detail['msg']})"
 
 
-def _type_mend(kind: str, value: Any, detail: ErrorDetails) -> str | None:
+def _type_hint(kind: str, value: Any, detail: ErrorDetails) -> str | None:
     if kind == "string_type" and isinstance(value, bool | int | float):
         return "quote it"
     if kind in ("int_type", "int_from_float") and isinstance(value, float) and value.is_integer():
@@ -115,13 +116,13 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _describe(path: Path) -> str | None:
+def _describe(path: KeyPath) -> str | None:
     model = model_at(path[:-1])
     found = model.model_fields.get(str(path[-1])) if model else None
     return found.description if found else None
 
 
-def _other_key(path: Path) -> str:
+def _other_key(path: KeyPath) -> str:
     model = model_at(path[:-1])
     word, inside = str(path[-1]), path[:-1]
     siblings = list(model.model_fields) if model else []
@@ -136,8 +137,8 @@ def _other_key(path: Path) -> str:
     return did_you_mean(word, siblings)
 
 
-def model_at(path: Path) -> type[BaseModel] | None:
-    """The model that a place of the config holds; None where it is free form or no section."""
+def model_at(path: KeyPath) -> type[BaseModel] | None:
+    """The model at a path of the config; None if it is free-form or no section."""
     model: type[BaseModel] | None = RunConfig
     for part in path:
         if isinstance(part, int):
@@ -157,12 +158,12 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _all_paths(model: type[BaseModel] = RunConfig, path: Path = ()) -> list[Path]:
-    paths: list[Path] = []
+def _all_paths(model: type[BaseModel] = RunConfig, path: KeyPath = ()) -> list[KeyPath]:
+    paths: list[KeyPath] = []
     for name, found in model.model_fields.items():
         paths.append((*path, name))
         inner = _model_of(found.annotation)
-        # A list's models are reached by a number, and a component's keys are no home for a stray key.
+        # Items of a list are reached by an index, and a stray key does not belong into a component.
         if inner is not None and inner is not Component:
             paths.extend(_all_paths(inner, (*path, name)))
     return paths

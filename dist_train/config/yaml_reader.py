@@ -1,4 +1,4 @@
-"""YAML read strictly: duplicate keys, unquoted times and octal numbers are refused, with their line.
+"""Read YAML strictly: duplicate keys, unquoted times and octal numbers are refused, with their line.
 
 The loader is a subclass with its own table of plain scalars; yaml.SafeLoader itself is not touched.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from dist_train.config.problems import Path, Problem, dotted
+from dist_train.config.problems import KeyPath, Problem, dotted
 from dist_train.errors import ConfigError
 
-# Far above any config; anchors that multiply each other ("billion laughs") pass it at once.
+# Far above any config; nested anchors ("billion laughs") exceed it at once.
 _MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str"))
@@ -66,11 +66,11 @@ class Tree:
     Args:
         data: None for an empty document; else JSON-like values with text keys only.
         lines: line number (from 1) of every key and list item.
-        problems: what is wrong although it parsed.
+        problems: what is wrong although it could be parsed.
     """
 
     data: Any = None
-    lines: dict[Path, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -88,8 +88,8 @@ def read_yaml(text: str, source: str) -> Tree:
         raise _syntax_error(error, text, source) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        said = f"{source}:{line}: the character U+{ord(text[error.position]):04X} is not allowed in YAML"
-        raise ConfigError(said, mend="remove it, or save the file as UTF-8") from None
+        message = f"{source}:{line}: the character U+{ord(text[error.position]):04X} is not allowed in YAML"
+        raise ConfigError(message, hint="remove it, or save the file as UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply to be a config") from None
 
@@ -102,18 +102,18 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> Config
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
     pointer = f"\n    {line}\n    {' ' * mark.column}^" if line else ""
-    mend = None
+    hint = None
     if "\\t" in problem:
-        mend = "indent with spaces: YAML allows no tabs there"
+        hint = "indent with spaces: YAML allows no tabs there"
     elif "mapping values are not allowed" in problem:
-        mend = "quote a value that holds `: `, and look at the indentation of this line and the one above"
+        hint = "quote a value that holds `: `, and look at the indentation of this line and the one above"
     elif "single document" in str(error.context):
-        mend = "a config is one document: remove the second `---`"
-    return ConfigError(f"{source}:{mark.line + 1}:{mark.column + 1}: {problem}{pointer}", mend=mend)
+        hint = "a config is one document: remove the second `---`"
+    return ConfigError(f"{source}:{mark.line + 1}:{mark.column + 1}: {problem}{pointer}", hint=hint)
 
 
 class _Builder:
-    """Turns yaml's nodes into values, keeping lines and problems."""
+    """Convert yaml's nodes to values, collecting lines and problems."""
 
     def __init__(self, loader: StrictLoader, source: str) -> None:
         self.loader = loader
@@ -128,12 +128,12 @@ class _Builder:
         return self.out
 
     def problem(
-        self, node: yaml.Node, path: Path, text: str, mend: str | None = None, spoils: bool = True
+        self, node: yaml.Node, path: KeyPath, text: str, hint: str | None = None, unreadable: bool = True
     ) -> None:
         where = f"{self.source}:{node.start_mark.line + 1}"
-        self.out.problems.append(Problem(text, where, mend, path, spoils))
+        self.out.problems.append(Problem(text, where, hint, path, unreadable))
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.count += 1
         if self.count > _MAX_VALUES:
             raise ConfigError(f"{self.source}: more than {_MAX_VALUES} values", cause="anchors that multiply")
@@ -153,14 +153,14 @@ class _Builder:
         self.problem(node, path, f"`{dotted(path)}`: the tag {node.tag} has no meaning in a config")
         return None
 
-    def sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+    def sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
         values = []
         for index, item in enumerate(node.value):
             self.out.lines[(*path, index)] = item.start_mark.line + 1
             values.append(self.value(item, (*path, index)))
         return values
 
-    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         merged = [value for key, value in node.value if key.tag == _TAG + "merge"]
         values = self.merge(merged, path)
         seen: dict[str, int] = {}
@@ -173,15 +173,15 @@ class _Builder:
             line = key_node.start_mark.line + 1
             if key in seen:
                 text = f"`{dotted((*path, key))}` is given twice: first in line {seen[key]}"
-                self.problem(key_node, (*path, key), text, "keep one of them", spoils=False)
+                self.problem(key_node, (*path, key), text, "keep one of them", unreadable=False)
                 continue
             seen[key] = line
             self.out.lines[(*path, key)] = line
             values[key] = self.value(value_node, (*path, key))
         return values
 
-    def merge(self, nodes: list[yaml.Node], path: Path) -> dict[str, Any]:
-        """The keys that `<<: *anchor` brings; of several the first one wins."""
+    def merge(self, nodes: list[yaml.Node], path: KeyPath) -> dict[str, Any]:
+        """The keys merged by `<<: *anchor`; of several the first one wins."""
         values: dict[str, Any] = {}
         flat = [part for node in nodes for part in _merge_parts(node)]
         for node in reversed(flat):
@@ -192,24 +192,24 @@ class _Builder:
                 self.problem(node, path, "`<<` takes a mapping")
         return values
 
-    def key(self, node: yaml.Node, path: Path) -> str | None:
+    def key(self, node: yaml.Node, path: KeyPath) -> str | None:
         if isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "str":
             return self.text(node, path)
         text = node.value if isinstance(node, yaml.ScalarNode) else "[…]"
-        mend = f'quote it: "{text}":' if isinstance(node, yaml.ScalarNode) else None
-        self.problem(node, (*path, str(text)), f"the key {text} is not text", mend)
+        hint = f'quote it: "{text}":' if isinstance(node, yaml.ScalarNode) else None
+        self.problem(node, (*path, str(text)), f"the key {text} is not text", hint)
         return None
 
-    def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         name, text = dotted(path), str(node.value)
         if node.tag == _TIME:
             number = self.loader.construct_yaml_int(node) if "." not in text else "a number in base 60"
-            said = f"`{name}`: YAML reads {text} without quotes as {number}"
-            self.problem(node, path, said, f'quote it: "{text}"')
+            message = f"`{name}`: YAML reads {text} without quotes as {number}"
+            self.problem(node, path, message, f'quote it: "{text}"')
             return text
         if node.tag == _OCTAL:
-            said = f"`{name}`: YAML reads {text} as an octal number"
-            self.problem(node, path, said, "drop the leading zero, or quote it to mean text")
+            message = f"`{name}`: YAML reads {text} as an octal number"
+            self.problem(node, path, message, "drop the leading zero, or quote it to mean text")
             return text
         if node.tag not in _SCALARS:
             self.problem(node, path, f"`{name}`: the tag {node.tag} has no meaning in a config")
@@ -222,7 +222,7 @@ class _Builder:
             self.problem(node, path, f"`{name}`: {text!r} cannot be read as {node.tag.removeprefix(_TAG)}")
             return None
 
-    def text(self, node: yaml.ScalarNode, path: Path) -> str | None:
+    def text(self, node: yaml.ScalarNode, path: KeyPath) -> str | None:
         """The text, with escaped surrogate pairs (as JSON writers make them) joined to one character."""
         try:
             return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")

@@ -1,8 +1,8 @@
-"""A random order of N samples that needs no table: O(1) memory, O(1) seek, exact inverse.
+"""A random permutation of N samples without a table: O(1) memory, O(1) seek, exact inverse.
 
 Above 2**14 it is a generalised Feistel network on Z_a x Z_b with a*b just above N (Black and
-Rogaway 2002): 8 rounds, for with 4 consecutive outputs of small domains are visibly related. The
-few points between N and a*b are walked on until they fall inside. Small N use a Fisher-Yates
+Rogaway 2002): 8 rounds, since with 4 consecutive outputs of small domains are visibly related. The
+few points between N and a*b are permuted again until they are below N. Small N use a Fisher-Yates
 table, because a Feistel network reaches too few of the N! orders there.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dist_train.data.keys import derive_key, mix, mix_in_place, word_at, words_up_to
+from dist_train.data.random_keys import derive_key, mix, mix_in_place, word_at, words_up_to
 from dist_train.errors import ConfigError
 
-# Goes up when any output changes; checkpoints carry it and refuse another.
+# Increases when any output changes; checkpoints record it and refuse another.
 PERMUTATION_VERSION = 1
 ROUNDS = 8
 TABLE_LIMIT = 1 << 14
@@ -38,7 +38,7 @@ class Permutation:
         n: number of samples, 1 <= n <= 2**62.
         seed: 0 <= seed < 2**128.
         epoch: 0 <= epoch < 2**64; never added to the seed.
-        dataset_id: tells apart data sets that share a seed.
+        dataset_id: distinguishes data sets with the same seed.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -49,7 +49,7 @@ class Permutation:
             raise ConfigError(
                 f"a permutation of {n} samples cannot be made",
                 cause="the number of samples is from 1 to 2**62",
-                mend="check the length of the dataset",
+                hint="check the length of the dataset",
             )
         self.n = n
         self.seed = seed
@@ -218,7 +218,7 @@ def _many_reduced(half: NDArray[np.uint64], key: int, size: np.uint64) -> NDArra
 
 
 def _add(half: NDArray[np.uint64], step: NDArray[np.uint64], size: np.uint64) -> None:
-    # Both are at most `size`: where the sum is too small to subtract from, the difference wraps to
-    # a huge word and the minimum picks the sum. It is the modulo without a division.
+    # Modulo without a division: both are at most `size`; where the sum is below `size` the difference
+    # wraps around to a huge word, and the minimum is the sum.
     half += step
     np.minimum(half, half - size, out=half)

@@ -1,4 +1,4 @@
-"""torch's DistributedSampler, drop-in: same arguments and padding, O(1) memory, resumable."""
+"""A drop-in for torch's DistributedSampler: same arguments and padding, O(1) memory, resumable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch.distributed as torch_dist
 from torch.utils.data import Sampler
 
-from dist_train.data.fingerprint import fingerprint, refuse_other_data, whole_number
+from dist_train.data.dataset_fingerprint import fingerprint, refuse_other_data, whole_number
 from dist_train.data.permutation import PERMUTATION_VERSION, Permutation
 from dist_train.env import RankInfo
 from dist_train.errors import CheckpointError
@@ -21,7 +21,7 @@ _CHUNK = 4096
 
 class DistributedSampler(Sampler[int]):
     """Indices of one replica. Every replica gets equally many: as torch's sampler, it repeats the
-    first samples of the epoch at its end, or with `drop_last` leaves the last out. `dist_train.loader`
+    first samples of the epoch at its end, or with `drop_last` omits the last ones. `dist_train.loader`
     does neither.
 
     `set_epoch(e)` before each epoch, as with torch's. To resume: save
@@ -31,7 +31,7 @@ class DistributedSampler(Sampler[int]):
 
     Args:
         dataset: with a length; its attribute `dataset_id`, if any, is part of the order's key.
-        num_replicas: default the process group's size, else what the launcher's environment says.
+        num_replicas: default the process group's size, else from the launcher's environment.
         rank: default likewise.
         shuffle: False keeps the dataset's order.
         seed: 0 <= seed < 2**128, the same on all ranks.
@@ -65,7 +65,7 @@ class DistributedSampler(Sampler[int]):
         self.drop_last = drop_last
         self.dataset_id = str(getattr(dataset, "dataset_id", ""))
         self.position = 0
-        self._say_padding()
+        self._log_padding()
 
     @property
     def num_samples(self) -> int:
@@ -91,10 +91,10 @@ class DistributedSampler(Sampler[int]):
             ids = positions if order is None else order[positions]
             yield from ids.tolist()
         if self.epoch == epoch:
-            self.position = 0  # the rest was for once: the next iteration is a whole epoch again
+            self.position = 0  # only the first iteration is partial: the next one is a whole epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch's order. Another epoch than the current one starts at its beginning."""
+        """Set the epoch, which selects the order. A change of epoch starts at its beginning."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.position = 0
@@ -104,17 +104,17 @@ class DistributedSampler(Sampler[int]):
 
         Args:
             consumed: samples of this epoch, over ALL replicas and from its beginning, whose
-                optimizer step is done. The sampler cannot know it: a DataLoader asks ahead.
+                optimizer step is done. The sampler cannot know it: a DataLoader prefetches.
         """
         n = len(self.dataset)
         if consumed < 0:
-            raise CheckpointError(f"consumed={consumed} is negative", mend="count the samples of done steps")
+            raise CheckpointError(f"consumed={consumed} is negative", hint="count the samples of done steps")
         ended = consumed >= (n - n % self.num_replicas if self.drop_last else n)
         epoch, samples = (self.epoch + 1, 0) if ended else (self.epoch, consumed)
         return {"epoch": epoch, "samples_in_epoch": samples, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, also one written with another number of replicas.
+        """Resume from a `state_dict`, also one written with another number of replicas.
 
         Raises:
             CheckpointError: it belongs to other data or another order; both values are named.
@@ -124,7 +124,7 @@ class DistributedSampler(Sampler[int]):
         if samples >= max(1, len(self.dataset)):
             raise CheckpointError(
                 f"position {samples} does not exist in {len(self.dataset)} samples",
-                mend="give load_state_dict what state_dict returned",
+                hint="give load_state_dict what state_dict returned",
             )
         self.epoch, self.position = epoch, samples
 
@@ -139,7 +139,7 @@ class DistributedSampler(Sampler[int]):
             "fingerprint": fingerprint(n, self.dataset_id),
         }
 
-    def _say_padding(self) -> None:
+    def _log_padding(self) -> None:
         n, uneven = len(self.dataset), len(self.dataset) % self.num_replicas
         if not uneven or self.rank:
             return

@@ -1,9 +1,15 @@
-"""Small real data sets that examples and tests name; their files and licences are beside them."""
+"""Small real data sets for examples and tests; their files and licences are in files/.
+
+digits   `Digits`: the UCI handwritten digits
+idx      `IdxImages`: images in MNIST's file format, such as Fashion-MNIST
+text     `TextBytes`: windows of bytes for a language model
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
     "Digits": "dist_train.datasets.digits",
@@ -18,8 +24,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Digits", "IdxImages", "TextBytes"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'dist_train.datasets' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

@@ -29,7 +29,7 @@ class Digits(Dataset[Sample]):
 
     def __init__(self, split: Split = "train", augment: bool = False) -> None:
         if split not in ("train", "evaluation"):
-            raise ConfigError(f"split {split!r} does not exist", mend='give "train" or "evaluation"')
+            raise ConfigError(f"split {split!r} does not exist", hint='give "train" or "evaluation"')
         images, labels = _rows()
         held_out = _held_out(labels)
         chosen = held_out if split == "evaluation" else ~held_out
@@ -47,7 +47,7 @@ class Digits(Dataset[Sample]):
         return (_shifted(image) if self.augment else image), self.labels[index]
 
     def __getitems__(self, indices: list[int]) -> list[Sample]:
-        """Many at once: one gather instead of one view per sample."""
+        """Read many samples: one gather instead of one view per sample."""
         if self.augment:
             return [self[index] for index in indices]
         chosen = torch.tensor(indices)
@@ -60,7 +60,7 @@ def train(augment: bool = False) -> Digits:
 
 
 def evaluation() -> Digits:
-    """The held-out fifth."""
+    """The evaluation split: the held-out fifth."""
     return Digits("evaluation")
 
 

@@ -1,6 +1,6 @@
-"""Images in MNIST's own files (IDX, also gzipped): MNIST, Fashion-MNIST, KMNIST, EMNIST, or yours.
+"""Images in MNIST's file format (IDX, also gzipped): MNIST, Fashion-MNIST, KMNIST, EMNIST, or yours.
 
-Fashion-MNIST is a Debian package: `apt-get install dataset-fashion-mnist`, found without a folder.
+Fashion-MNIST is a Debian package: `apt-get install dataset-fashion-mnist`; its folder is the default.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class IdxImages(Dataset[Sample]):
         limit: only the first so many images.
 
     Raises:
-        NotFoundError: the folder or a file is missing; ConfigError: a file is not what it should be.
+        NotFoundError: the folder or a file is missing; ConfigError: a file is not a valid IDX file.
     """
 
     deterministic_items = True
 
     def __init__(self, split: Split = "train", folder: str | None = None, limit: int | None = None) -> None:
         if split not in _PREFIXES:
-            raise ConfigError(f"split {split!r} does not exist", mend='give "train" or "evaluation"')
+            raise ConfigError(f"split {split!r} does not exist", hint='give "train" or "evaluation"')
         if limit is not None and limit < 1:
-            raise ConfigError(f"limit {limit} leaves no image", mend="raise it, or leave it out")
+            raise ConfigError(f"limit {limit} leaves no image", hint="raise it, or leave it out")
         place = Path(FASHION_MNIST if folder is None else folder).expanduser()
         images = read_idx(_find(place, _PREFIXES[split], "images"), dimensions=3)
         labels = read_idx(_find(place, _PREFIXES[split], "labels"), dimensions=1)
@@ -55,10 +55,10 @@ class IdxImages(Dataset[Sample]):
             raise ConfigError(
                 f"{place}: {len(images)} {split} images, {len(labels)} labels",
                 cause="the two files do not belong together",
-                mend="copy both from one place again",
+                hint="copy both from one place again",
             )
         if not len(images):
-            raise ConfigError(f"{place} holds no {split} image", mend="copy the files again")
+            raise ConfigError(f"{place} holds no {split} image", hint="copy the files again")
         self.images = torch.from_numpy(images[:limit])
         self.labels = torch.from_numpy(labels[:limit].astype(np.int64))
         digest = hashlib.blake2b(images[:limit].tobytes() + labels[:limit].tobytes(), digest_size=8)
@@ -71,14 +71,14 @@ class IdxImages(Dataset[Sample]):
         return self.images[index].float().div_(255)[None], self.labels[index]
 
     def __getitems__(self, indices: list[int]) -> list[Sample]:
-        """Many at once: one gather instead of one conversion per image."""
+        """Read many samples: one gather instead of one conversion per image."""
         chosen = torch.tensor(indices)
         images = self.images[chosen].float().div_(255)[:, None]
         return list(zip(images.unbind(), self.labels[chosen].unbind(), strict=True))
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The values of one IDX file of unsigned bytes.
+    """Read one IDX file of unsigned bytes.
 
     It begins with two zero bytes, the type, the number of dimensions, and their sizes (u32, big-endian).
 
@@ -87,7 +87,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         dimensions: how many it must have.
 
     Raises:
-        ConfigError: it cannot be read, is of another kind, or is shorter or longer than its header says.
+        ConfigError: it cannot be read, is of another kind, or its length does not match its header.
     """
     raw = _bytes(path)
     if len(raw) < 4 or raw[:2] != b"\0\0":
@@ -103,7 +103,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     sizes = struct.unpack(f">{count}I", raw[4:start])
     if len(raw) - start != math.prod(sizes):
         shape = " x ".join(map(str, sizes))
-        raise _not_idx(path, f"its header says {shape} bytes, and {len(raw) - start} follow: torn?")
+        raise _not_idx(path, f"its header gives {shape} bytes, and {len(raw) - start} follow: truncated?")
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes).copy()
 
 
@@ -112,8 +112,8 @@ def _bytes(path: Path) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        look = f"gzip -t {path}   (tells whether it is whole)" if path.suffix == ".gz" else f"ls -lL {path}"
-        raise ConfigError(f"{path} cannot be read", cause=str(error), mend=look) from None
+        look = f"gzip -t {path}   (tests it)" if path.suffix == ".gz" else f"ls -lL {path}"
+        raise ConfigError(f"{path} cannot be read", cause=str(error), hint=look) from None
 
 
 def _find(folder: Path, prefix: str, what: Literal["images", "labels"]) -> Path:
@@ -126,7 +126,9 @@ def _find(folder: Path, prefix: str, what: Literal["images", "labels"]) -> Path:
         raise _no_folder(folder, install) from None
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be read", cause=error.strerror, mend=f"ls -ld {folder}   (says who may)"
+            f"{folder} cannot be read",
+            cause=error.strerror,
+            hint=f"ls -ld {folder}   (shows who may)",
         ) from None
     for name in names:
         if name in present:
@@ -134,7 +136,7 @@ def _find(folder: Path, prefix: str, what: Literal["images", "labels"]) -> Path:
     raise NotFoundError(
         f"{folder} has no {names[0]}",
         cause=f"nor {', '.join(names[1:])}; it holds {_listed(present)}",
-        mend=f"rename the files as MNIST's are; Fashion-MNIST: {install}, and leave `folder` out",
+        hint=f"rename the files as MNIST's are; Fashion-MNIST: {install}, and leave `folder` out",
     )
 
 
@@ -142,12 +144,12 @@ def _no_folder(folder: Path, install: str) -> NotFoundError:
     if folder == Path(FASHION_MNIST):
         return NotFoundError(
             f"no folder {folder}, where Debian keeps Fashion-MNIST",
-            mend=f"{install}   (or give `folder`: one with MNIST's file names)",
+            hint=f"{install}   (or give `folder`: one with MNIST's file names)",
         )
     return NotFoundError(
         f"no folder {folder}",
         cause="images are read from files of MNIST's names in it",
-        mend=f"check `folder`; Fashion-MNIST: {install}, and leave `folder` out",
+        hint=f"check `folder`; Fashion-MNIST: {install}, and leave `folder` out",
     )
 
 
@@ -160,5 +162,5 @@ def _not_idx(path: Path, cause: str) -> ConfigError:
     return ConfigError(
         f"{path} is no IDX file of {'images' if 'images' in path.name else 'labels'}",
         cause=cause,
-        mend="copy it from its source again",
+        hint="copy it from its source again",
     )

@@ -1,4 +1,4 @@
-"""Byte-level next-token windows over a text; by default the help topics that come with CPython."""
+"""Byte-level next-token windows over a text; by default CPython's own help topics."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class TextBytes(Dataset[Sample]):
     ) -> None:
         stride = context if stride is None else stride
         if split not in ("train", "evaluation"):
-            raise ConfigError(f"split {split!r} does not exist", mend='give "train" or "evaluation"')
+            raise ConfigError(f"split {split!r} does not exist", hint='give "train" or "evaluation"')
         if context < 1 or stride < 1:
-            raise ConfigError(f"context {context} and stride {stride} must be 1 or more", mend="raise them")
+            raise ConfigError(f"context {context} and stride {stride} must be 1 or more", hint="raise them")
         raw = _read(text, path)
         cut = len(raw) - len(raw) // _HELD_OUT
         part = raw[:cut] if split == "train" else raw[cut:]
         if len(part) < context + 1:
             raise ConfigError(
                 f"the {split} split has {len(part)} bytes, fewer than one window of {context + 1}",
-                mend="give a longer text or a smaller context",
+                hint="give a longer text or a smaller context",
             )
         self.tokens = torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy())
         self.context = context
@@ -66,7 +66,7 @@ class TextBytes(Dataset[Sample]):
         return window[:-1], window[1:]
 
     def __getitems__(self, indices: list[int]) -> list[Sample]:
-        """Many at once: one gather instead of one slice per sample."""
+        """Read many samples: one gather instead of one slice per sample."""
         starts = torch.tensor(indices) * self.stride
         windows = self.tokens[starts[:, None] + torch.arange(self.context + 1)].long()
         return [(window[:-1], window[1:]) for window in windows.unbind()]
@@ -74,7 +74,7 @@ class TextBytes(Dataset[Sample]):
 
 def _read(text: str | None, path: str | None) -> bytes:
     if text is not None and path is not None:
-        raise ConfigError(f"both a text and a path ({path}) are given", mend="give one of them")
+        raise ConfigError(f"both a text and a path ({path}) are given", hint="give one of them")
     if text is not None:
         return text.encode()
     if path is not None:
@@ -82,7 +82,7 @@ def _read(text: str | None, path: str | None) -> bytes:
             return Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(
-                f"cannot read the text {path}", cause=str(error), mend="check the path"
+                f"cannot read the text {path}", cause=str(error), hint="check the path"
             ) from error
     from pydoc_data.topics import topics
 

@@ -1,27 +1,47 @@
-"""Process groups, devices, rank facts and what every rank must agree on."""
+"""Process groups, devices and the facts that all ranks must agree on.
+
+run                   `Run`: what `dt.init` returns; `current()` is the open one
+init_groups           form the job's process group and the control group
+init_method           parse env://, tcp://HOST:PORT and file:///PATH
+tcp_store, file_store the rendezvous store of each kind, failing with a reason
+torch_stores          torch's store classes under names that mypy knows
+membership_check      wait for all ranks; refuse missing ranks, duplicates and shared GPUs
+control_group         `Control`: collectives for small values on a gloo group of its own
+keyed_exchange        exchange a small value by the store; name the ranks that do not come
+global_mean           `run.mean`: the mean over all samples of all ranks
+gather_rows           `run.gather`: the rows of all ranks' tensors
+teardown, deadlines   destroy the groups without torch's hangs; bounds on start and end
+devices               choose and bind a rank's device
+device_map            record which GPU each rank computes on
+cuda_visible_devices  warn where a script has changed CUDA_VISIBLE_DEVICES
+transfer, pytree      `dt.to_device`, and the tensors inside nested containers
+seeding, determinism  seeds for each rank and purpose; what bitwise reproducibility needs
+smallest_batch        refuse a BatchNorm that the epoch's smallest micro-batch would make fail
+finite_check          find a loss or gradient that is not finite, on all ranks together
+loop_finite_check     the same for a loop of one's own: `run.check_finite`, `run.all_finite`
+tensor_norms          norms of gradients and weights
+gradient_weights      weight what each rank adds to the gradients; `Run.backward`
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
-    "Control": "dist_train.distributed.control",
+    "BatchWeight": "dist_train.distributed.gradient_weights.batch_weight",
+    "Control": "dist_train.distributed.control_group",
     "Run": "dist_train.distributed.run",
-    "ShareBox": "dist_train.distributed.share",
     "current": "dist_train.distributed.run",
 }
 
 if TYPE_CHECKING:
-    from dist_train.distributed.control import Control as Control
+    from dist_train.distributed.control_group import Control as Control
+    from dist_train.distributed.gradient_weights.batch_weight import BatchWeight as BatchWeight
     from dist_train.distributed.run import Run as Run
     from dist_train.distributed.run import current as current
-    from dist_train.distributed.share import ShareBox as ShareBox
 
-__all__ = ["Control", "Run", "ShareBox", "current"]
+__all__ = ["BatchWeight", "Control", "Run", "current"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

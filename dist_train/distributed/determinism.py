@@ -1,4 +1,4 @@
-"""What the bits of a run depend on, and the mode that pins it on GPUs."""
+"""What the bits of a run depend on, and the mode that makes them reproducible on GPUs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import platform
 
 import torch
 
-from dist_train.distributed.control import JsonValue
+from dist_train.distributed.control_group import JsonValue
 from dist_train.errors import ConfigError
 
-# Read by CUDA's libraries when they start; each pins one choice that they make by size or load.
+# CUDA's libraries read these when they start; each fixes a choice that they would make by size or load.
 _PINNED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 
 
 def apply(mode: str, device: torch.device | str) -> None:
-    """Switch on a `deterministic` mode; call it before dt.init and before the first CUDA kernel.
+    """Apply a `deterministic` mode; call it before dt.init and before the first CUDA kernel.
 
     Args:
         mode: none (on CPU the bits are equal at the same world size anyway) or same_world_size.
@@ -28,7 +28,7 @@ def apply(mode: str, device: torch.device | str) -> None:
     if mode != "same_world_size":
         raise ConfigError(
             f"deterministic mode {mode!r} is not available",
-            mend="use none or same_world_size",
+            hint="use none or same_world_size",
         )
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
@@ -42,12 +42,12 @@ def _pin_libraries() -> None:
         if os.environ.setdefault(name, value) != value:
             raise ConfigError(
                 f"{name}={os.environ[name]} contradicts deterministic: same_world_size",
-                mend=f"unset {name}, or set it to {value}",
+                hint=f"unset {name}, or set it to {value}",
             )
 
 
 def facts(device: torch.device) -> dict[str, JsonValue]:
-    """What a checkpoint's manifest records, so that a resume elsewhere can say what differs."""
+    """What a checkpoint's manifest records, so that a resume elsewhere can report what differs."""
     out: dict[str, JsonValue] = {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -55,10 +55,12 @@ def facts(device: torch.device) -> dict[str, JsonValue]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads_per_rank": torch.get_num_threads(),
         "device": device.type,
+        "float32_matmul": torch.get_float32_matmul_precision(),
         "algorithms": "deterministic" if torch.are_deterministic_algorithms_enabled() else "default",
     }
     if device.type == "cuda":
         out["gpu"] = torch.cuda.get_device_name(device)
+        out["conv_tf32"] = torch.backends.cudnn.allow_tf32
         out["cuda"] = torch.version.cuda
         out["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return out

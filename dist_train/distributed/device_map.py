@@ -1,4 +1,4 @@
-"""Which GPU each rank computes on: told by every rank, kept by rank 0."""
+"""Record which GPU each rank computes on: gathered from all ranks, written by rank 0."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from dist_train.distributed import devices
-from dist_train.distributed.control import Control
+from dist_train.distributed.control_group import Control
 from dist_train.env import RankInfo
 from dist_train.jobs.gpus import Gpu, physical_gpus
-from dist_train.rundir.devices import RankDevice, write_devices
+from dist_train.rundir.device_record import RankDevice, write_devices
 from dist_train.rundir.directory import RunDir
 
 logger = logging.getLogger(__name__)
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 def record_devices(
     control: Control, info: RankInfo, device: torch.device, run_dir: Path | None, attempt: int
 ) -> None:
-    """Collective. Rank 0 writes attempts/<k>/devices.json if the ranks compute on GPUs (the roll-call
-    has seen to it that all or none do)."""
-    told: list[Any] = control.all_gather(_mine(info, device))
-    if told[0] is None or not control.is_main or run_dir is None:
+    """Collective. Rank 0 writes attempts/<k>/devices.json if the ranks compute on GPUs (the membership
+    check has made sure that all or none do)."""
+    records: list[Any] = control.all_gather(_own_record(info, device))
+    if records[0] is None or not control.is_main or run_dir is None:
         return
     try:
-        write_devices(RunDir(run_dir), attempt, [RankDevice(**entry) for entry in told])
+        write_devices(RunDir(run_dir), attempt, [RankDevice(**entry) for entry in records])
     except OSError as error:
-        # The training does not need it.
+        # Training goes on without this record.
         logger.warning("which rank has which GPU could not be recorded: %s", error)
 
 
-def _mine(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
+def _own_record(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
     if device.type != "cuda":
         return None
     uuid = devices.unique_id(device) or "?"
@@ -55,6 +55,6 @@ def _mine(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
 
 
 def _physical(uuid: str) -> Gpu | None:
-    """As the driver knows it: torch tells the UUID without its `GPU-` or `MIG-`."""
+    """The GPU as the driver lists it: torch gives the UUID without its `GPU-` or `MIG-`."""
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
     return next((gpu for gpu in physical_gpus() if gpu.uuid.partition("-")[2] == bare), None)

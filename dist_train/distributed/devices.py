@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and binding it."""
+"""Choose the device that a rank computes on, and bind it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def bind(requested: str, info: RankInfo) -> torch.device:
         requested: cpu, cuda or auto (cuda where this process sees a GPU).
 
     Raises:
-        ConfigError: for another word, and where GPUs are fewer than this node's ranks.
+        ConfigError: for another name, and where this node has fewer GPUs than ranks.
     """
     if requested not in CHOICES:
-        raise ConfigError(f"device {requested!r} is unknown", mend=f"use one of {', '.join(CHOICES)}")
+        raise ConfigError(f"device {requested!r} is unknown", hint=f"use one of {', '.join(CHOICES)}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if requested == "cpu" or (requested == "auto" and count == 0):
         return torch.device("cpu")
@@ -34,14 +34,14 @@ def bind(requested: str, info: RankInfo) -> torch.device:
 
 def _index(count: int, info: RankInfo) -> int:
     if count == 1 and info.local_world_size > 1:
-        # Slurm may show each rank only its own GPU. Two ranks on one GPU are caught in the roll-call.
+        # Slurm may show each rank only its own GPU. The membership check finds two ranks on one GPU.
         return 0
     if count < info.local_world_size:
         raise ConfigError(
             f"{info.local_world_size} ranks on this node need {info.local_world_size} GPUs, "
             f"but {count} {'is' if count == 1 else 'are'} visible",
             cause=None if count else _why_none(),
-            mend=f"start {count} ranks per node" if count else "use device cpu, or a node with GPUs",
+            hint=f"start {count} ranks per node" if count else "use device cpu, or a node with GPUs",
         )
     return info.local_rank
 
@@ -53,18 +53,18 @@ def _why_none() -> str:
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
-    """The device of that name.
+    """Convert a device's name to a torch.device.
 
     Raises:
-        ConfigError: for a name that torch does not know (`cuda: 0`), and for a GPU that this process
-            does not see.
+        ConfigError: for a name that torch does not know (`cuda: 0`), and for a GPU that is not visible
+            to this process.
     """
     try:
         found = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(
             f"device {device!r}: {str(error).partition(chr(10))[0]}",
-            mend=f"did you mean {nearest_device_name(str(device))!r}?",
+            hint=f"did you mean {nearest_device_name(str(device))!r}?",
         ) from None
     if found.type == "cuda":
         _refuse_unseen(found)
@@ -76,20 +76,25 @@ def _refuse_unseen(device: torch.device) -> None:
     if (device.index or 0) < count:
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = f"CUDA_VISIBLE_DEVICES={visible}: they are numbered anew from cuda:0"
+    numbers = f"CUDA_VISIBLE_DEVICES={visible}: they are renumbered from cuda:0"
     raise ConfigError(
         f"device {str(device)!r}: {count} GPU(s) are visible to this process",
         cause=(None if visible is None else numbers) if count else _why_none(),
-        mend=f"use {visible_names(count)}, or run.device" if count else "use 'cpu', or run.device",
+        hint=f"use {visible_names(count)}, or run.device" if count else "use 'cpu', or run.device",
     )
 
 
 def unique_id(device: torch.device) -> str | None:
-    """What tells this GPU from all others of the host; None on CPU."""
+    """The GPU's UUID, or what else identifies it on this host; None on CPU."""
     if device.type != "cuda":
         return None
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if first.startswith("MIG-"):
-        return first  # the one slice that a process sees; its properties may tell the whole card's name
+        return first  # a process sees one slice only; its properties may hold the whole GPU's UUID
     properties = torch.cuda.get_device_properties(device)
     return str(getattr(properties, "uuid", device.index))
+
+
+def is_busy(device: torch.device) -> bool:
+    """Whether work is pending on a GPU's default stream; does not wait for it, from whichever thread."""
+    return not torch.cuda.default_stream(device).query()

@@ -1,4 +1,4 @@
-"""A store in a shared file: a stale one is told from the one that peers have just made."""
+"""A rendezvous store in a shared file; a stale file of an earlier run is refused."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import re
 import time
 from pathlib import Path
 
-from dist_train.distributed.roll_call import HELLO
-from dist_train.distributed.stores import FileStore, Store
+from dist_train.distributed.membership_check import HANDSHAKE_KEY
+from dist_train.distributed.torch_stores import FileStore, Store
 from dist_train.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
 
-# Between a peer's creation of the file and its first mark in it lie milliseconds.
-_MARK_WAIT_S = 3.0
+# A peer writes its handshake key within milliseconds after it has created the file.
+_HANDSHAKE_WAIT_S = 3.0
 
 
 def open_store(path: Path, world_size: int) -> Store:
     """Open the file's store.
 
-    A file that a dist-train rank made holds a mark; the roll-call then tells a peer from a dead
-    group's rank. One without the mark is somebody else's, and torch would wait on it for ever.
+    A file made by a dist-train rank holds a handshake key; the membership check then distinguishes a
+    live peer from a rank of a dead group. A file without the key is foreign: torch would wait on it for
+    ever.
     """
     _refuse_foreign(path)
     try:
@@ -31,7 +32,7 @@ def open_store(path: Path, world_size: int) -> Store:
 
 
 def _refuse_foreign(path: Path) -> None:
-    deadline = time.monotonic() + _MARK_WAIT_S
+    deadline = time.monotonic() + _HANDSHAKE_WAIT_S
     while True:
         try:
             content = path.read_bytes()
@@ -39,7 +40,7 @@ def _refuse_foreign(path: Path) -> None:
             return
         except OSError as error:
             raise RendezvousError(f"{path} cannot be read: {error.strerror}") from None
-        if not content or HELLO.encode() in content:
+        if not content or HANDSHAKE_KEY.encode() in content:
             return
         if time.monotonic() >= deadline:
             raise stale(path, f"it holds {len(content)} bytes that no rank of this run wrote")
@@ -47,7 +48,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def stale(path: Path, cause: str) -> RendezvousError:
-    """The error for a file that an earlier run left behind."""
+    """The error for a file that an earlier run has left."""
     try:
         age = f", last changed {time.time() - path.stat().st_mtime:.0f} s ago,"
     except OSError:
@@ -55,12 +56,12 @@ def stale(path: Path, cause: str) -> RendezvousError:
     return RendezvousError(
         f"the rendezvous file {path}{age} is not fresh",
         cause=cause,
-        mend=f"rm {path}   (then start all ranks)",
+        hint=f"rm {path}   (then start all ranks)",
     )
 
 
 def remove(path: Path) -> None:
-    """Remove the file and those of earlier attempts; the last one to leave calls it."""
+    """Remove the file and those of earlier attempts; called once all ranks have left the group."""
     path.unlink(missing_ok=True)
     match = re.fullmatch(r"(.*\.attempt-)(\d+)", path.name)
     if match is None:

@@ -1,4 +1,4 @@
-"""The three ways in which ranks find each other: env://, tcp://host:port, file:///path."""
+"""Parse the init method by which ranks find each other: env://, tcp://host:port, file:///path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMS = "env://, tcp://HOST:PORT or file:///absolute/path"
 
 
 @dataclass(frozen=True)
-class TcpMeeting:
+class TcpRendezvous:
     """A store at host:port.
 
     Args:
@@ -29,7 +29,7 @@ class TcpMeeting:
 
 
 @dataclass(frozen=True)
-class FileMeeting:
+class FileRendezvous:
     """A store in one file on a file system that all ranks share."""
 
     path: Path
@@ -38,17 +38,17 @@ class FileMeeting:
         return str(self.path)
 
 
-Meeting = TcpMeeting | FileMeeting
+Rendezvous = TcpRendezvous | FileRendezvous
 
 
-def parse(text: str, info: RankInfo, *, agent_store: bool = False, attempt: int | None = None) -> Meeting:
-    """The meeting point that an init method names.
+def parse(text: str, info: RankInfo, *, agent_store: bool = False, attempt: int | None = None) -> Rendezvous:
+    """Parse an init method.
 
     Args:
         text: env://, tcp://host:port or file:///path.
         info: rank facts; env:// takes the master's address and port from them.
         agent_store: whether the launcher's agent serves the store of env://.
-        attempt: the attempt's number under our agent: a file is made fresh for each one.
+        attempt: the attempt's number under our agent: each attempt uses a file of its own.
 
     Raises:
         ConfigError: for another form, or for a part that is missing.
@@ -59,10 +59,10 @@ def parse(text: str, info: RankInfo, *, agent_store: bool = False, attempt: int 
         return _from_tcp(text)
     if text.startswith("file://"):
         return _from_file(text, attempt)
-    raise ConfigError(f"init method {text!r} is unknown", mend=f"use {_FORMS}")
+    raise ConfigError(f"init method {text!r} is unknown", hint=f"use {_FORMS}")
 
 
-def _from_env(info: RankInfo, agent_store: bool) -> TcpMeeting:
+def _from_env(info: RankInfo, agent_store: bool) -> TcpRendezvous:
     missing = [
         name
         for name, value in (("MASTER_ADDR", info.master_addr), ("MASTER_PORT", info.master_port))
@@ -72,12 +72,12 @@ def _from_env(info: RankInfo, agent_store: bool) -> TcpMeeting:
         raise ConfigError(
             f"{info.world_size} ranks are asked for but {' and '.join(missing)} is not set",
             cause="init method env:// takes rank 0's address from the environment",
-            mend="start by `dist-train launch` or torchrun, or give init_method='tcp://HOST:PORT'",
+            hint="start by `dist-train launch` or torchrun, or give init_method='tcp://HOST:PORT'",
         )
-    return TcpMeeting(info.master_addr, info.master_port, hosted=agent_store)
+    return TcpRendezvous(info.master_addr, info.master_port, hosted=agent_store)
 
 
-def _from_tcp(text: str) -> TcpMeeting:
+def _from_tcp(text: str) -> TcpRendezvous:
     parts = urlsplit(text)
     try:
         port = parts.port
@@ -88,24 +88,24 @@ def _from_tcp(text: str) -> TcpMeeting:
             f"init method {text!r} is not of the form tcp://HOST:PORT",
             cause="the port must be a number from 1 to 65535: ranks cannot agree on a free one by themselves",
         )
-    return TcpMeeting(parts.hostname, port)
+    return TcpRendezvous(parts.hostname, port)
 
 
-def _from_file(text: str, attempt: int | None) -> FileMeeting:
+def _from_file(text: str, attempt: int | None) -> FileRendezvous:
     path = Path(text.removeprefix("file://"))
     if not path.is_absolute():
         raise ConfigError(
             f"init method {text!r} is not an absolute path",
             cause="ranks may start in different folders",
-            mend=f"write file://{path.absolute()}",
+            hint=f"write file://{path.absolute()}",
         )
     if not path.parent.is_dir():
         raise ConfigError(
-            f"init method {text!r}: there is no folder {path.parent}", mend=f"mkdir {path.parent}"
+            f"init method {text!r}: there is no folder {path.parent}", hint=f"mkdir {path.parent}"
         )
-    return FileMeeting(path if attempt is None else attempt_file(path, attempt))
+    return FileRendezvous(path if attempt is None else attempt_file(path, attempt))
 
 
 def attempt_file(path: Path, attempt: int) -> Path:
-    """The file of one attempt: a killed attempt's addresses must not greet the next one."""
+    """The file of one attempt: the next attempt must not read a killed one's addresses."""
     return path.with_name(f"{path.name}.attempt-{attempt}")

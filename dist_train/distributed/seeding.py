@@ -1,4 +1,4 @@
-"""Seeds: one number of the user's, and independent streams for every rank and purpose."""
+"""Derive an independent seed for every rank and purpose from the run's one seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def derive(seed: int, *path: int) -> int:
-    """A 64-bit seed for one purpose; (0, rank 1) and (1, rank 0) share nothing."""
+    """A 64-bit seed for one purpose; (seed 0, rank 1) and (seed 1, rank 0) give unrelated ones."""
     state = _mix(seed & _MASK)
     for part in path:
         state = _mix((state + _GOLDEN * (2 * (part & _MASK) + 1)) & _MASK)
@@ -37,12 +37,36 @@ def check_seed(seed: int) -> int:
 
 
 def seed_all(seed: int, rank: int) -> None:
-    """Seed python's, numpy's and torch's global generators (CUDA's too).
-
-    Ranks get distinct streams, so that dropout differs between them. Parameters drawn on different
-    ranks therefore differ as well, and preparing a model gives all ranks rank 0's.
-    """
+    """Seed python's, numpy's and torch's global generators (CUDA's too), differently for each rank."""
     random.seed(derive(seed, rank, 0))
     word = derive(seed, rank, 1)
     np.random.seed([word & 0xFFFFFFFF, word >> 32])
     torch.manual_seed(derive(seed, rank, 2))
+
+
+class RankSeeding:
+    """When a rank's generators begin to differ from the other ranks'.
+
+    `dt.init` seeds all ranks alike, so that a split or a permutation drawn by the script is the same on
+    all of them. `dt.prepare` calls `begin`: from there on dropout and noise differ between ranks.
+
+    Args:
+        seed: None: the generators were not seeded, and `begin` leaves them alone.
+        coordinate: this rank's place among those that read different data; ranks that read the same data
+            must draw the same numbers. 0 keeps its RNG state, so that one process is not changed by it.
+    """
+
+    def __init__(self, seed: int | None = None, coordinate: int = 0) -> None:
+        self._seed = seed
+        self._coordinate = coordinate
+        self._begun = False
+
+    def begin(self) -> None:
+        """Seed this rank by its own numbers; does nothing at the second call, or after `skip`."""
+        if not self._begun and self._seed is not None and self._coordinate:
+            seed_all(self._seed, self._coordinate)
+        self._begun = True
+
+    def skip(self) -> None:
+        """Make `begin` do nothing: this rank's own RNG state was restored from a checkpoint."""
+        self._begun = True

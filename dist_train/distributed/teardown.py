@@ -1,4 +1,4 @@
-"""Leaving the process groups, without the hang that torch has in store for it."""
+"""Destroy the process groups without the hangs of torch's own teardown."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import torch.distributed as torch_dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dist_train.distributed.bounds import bound_process_end, bounded_end
-from dist_train.distributed.control import Control
+from dist_train.distributed.control_group import Control
+from dist_train.distributed.deadlines import bound_process_end, bounded_end
 from dist_train.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Destroying takes milliseconds; whatever takes this long would take for ever.
+# Destroying the groups takes milliseconds; if it takes this long, it hangs.
 _DESTROY_S = 20.0
 _PROCESS_END_S = 10.0
 
 
 @dataclass(frozen=True)
-class Leaving:
-    """How a rank leaves.
+class Teardown:
+    """How a rank leaves the process groups.
 
     Args:
-        failed: by an exception.
+        failed: after an exception.
         barrier_s: how long to wait for the other ranks.
-        exiting: from atexit.
+        exiting: called from atexit.
     """
 
     failed: bool
@@ -37,13 +37,14 @@ class Leaving:
     exiting: bool = False
 
 
-def leave(control: Control, how: Leaving) -> bool:
-    """Destroy the groups, all ranks together; True when that was done.
+def tear_down(control: Control, how: Teardown) -> bool:
+    """Destroy the groups, on all ranks together; True if they are destroyed.
 
-    After a failure nobody waits: peers may be dead or waiting in a collective, so the sockets are
-    left to the process's end, which is bounded.
+    A script may have destroyed them itself, as those for torchrun do at their end: nothing is left to do.
+    After a failure no rank waits: peers may be dead or waiting in a collective, so that the sockets are
+    closed by the process's exit, which has a deadline.
     """
-    if control.group is None:
+    if control.group is None or not torch_dist.is_initialized():
         return True
     if how.failed:
         bound_process_end(_PROCESS_END_S, exiting=how.exiting)
@@ -52,7 +53,9 @@ def leave(control: Control, how: Leaving) -> bool:
         control.barrier(how.barrier_s)
     except RuntimeError as error:
         logger.warning(
-            "rank %d leaves without the others: %s", control.rank, str(error).strip().partition("\n")[0]
+            "rank %d leaves without the others: %s",
+            control.rank,
+            str(error).strip().partition("\n")[0],
         )
         bound_process_end(_PROCESS_END_S, exiting=how.exiting)
         return False
@@ -65,9 +68,9 @@ def leave(control: Control, how: Leaving) -> bool:
 def release_reducers() -> int:
     """Free the C++ reducer of every living DDP object; returns how many there were.
 
-    A reducer that dies after destroy_process_group() holds the last reference to the group: its
+    A reducer that outlasts destroy_process_group() holds the last reference to the group: its
     destructor then joins gloo's threads while holding the GIL, and one of them may wait for the GIL
-    to free its last work. Freed before, it hangs nobody, wherever the user keeps the model.
+    to free its last work. Freed before, it cannot deadlock, wherever the user keeps the model.
     """
     living = [obj for obj in gc.get_objects() if issubclass(type(obj), DistributedDataParallel)]
     for module in living:
@@ -75,7 +78,7 @@ def release_reducers() -> int:
         if held.__dict__.get("reducer") is None:
             continue
         held.reducer = None
-        # DDP's logger is a second owner of the reducer.
+        # DDP's logger holds a second reference to the reducer.
         held.logger = None
         module.register_forward_pre_hook(_refuse_forward)
     return len(living)
@@ -85,5 +88,5 @@ def _refuse_forward(module: nn.Module, inputs: object) -> None:
     raise ConfigError(
         "this model was prepared for a run that is closed",
         cause="its process group is gone",
-        mend="use dt.unwrap(model), or close the run later",
+        hint="use dt.unwrap(model), or close the run later",
     )

@@ -12,38 +12,38 @@ from pathlib import Path
 from types import FrameType
 
 from dist_train.errors import DistTrainError, ExitCode
-from dist_train.jobs.parent import end_with_parent
+from dist_train.jobs.parent_death_signal import end_with_parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """One prediction; returns its exit code."""
-    # torch's import swallows an exception that comes at the wrong moment; nothing is to be put away yet.
+    """Run one prediction; return its exit code."""
+    # Importing torch may swallow an exception; nothing has to be cleaned up yet.
     _on_stop(lambda number, frame: os._exit(128 + number))
-    words = _parse(argv)
-    if words.parent is not None:
-        end_with_parent(words.parent, signal.SIGTERM)
+    options = _parse(argv)
+    if options.parent is not None:
+        end_with_parent(options.parent, signal.SIGTERM)
     logging.basicConfig(level="INFO", stream=sys.stderr, format="[dist-train] %(message)s")
-    if words.folder is not None:
-        sys.path.insert(0, str(words.folder))
+    if options.folder is not None:
+        sys.path.insert(0, str(options.folder))
     try:
-        from dist_train.inference.job import Prediction, predict
+        from dist_train.inference.predict_job import Prediction, predict
 
-        # As an exception from here on, so that half a file is not left behind.
+        # As an exception from here on, so that no half-written file is left.
         _on_stop(lambda number, frame: sys.exit(128 + number))
         predict(
             Prediction(
-                words.config,
-                words.weights,
-                words.input,
-                words.output,
-                words.device,
-                words.processes,
-                words.batch_size,
-                words.entry,
+                options.config,
+                options.weights,
+                options.input,
+                options.output,
+                options.device,
+                options.processes,
+                options.batch_size,
+                options.entry,
             )
         )
     except BrokenPipeError:
-        # A reader that has had enough (`… | head`).
+        # The reader has closed the pipe (`… | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except DistTrainError as error:

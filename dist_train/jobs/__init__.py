@@ -1,8 +1,25 @@
-"""What every launcher is: the job's record, the plan, the handle, the state."""
+"""Jobs: the records and the base class that all launchers share, and what they need of this machine.
+
+launcher              the base class Launcher; Plan, JobHandle and JobState; loading a launcher by name
+spec                  JobSpec and Target: one job, as every launcher gets it
+agent_command         argv and environment of an agent
+run_state             the state of a run by its own records: lease and events
+log_files             a run's log files by rank and attempt, also while they grow
+polling               how often a scheduler is queried
+duration              time limits in sbatch's formats
+gpus                  this machine's GPUs, by nvidia-ml-py
+gpu_selection         which of them `--gpus` means
+device_names          names of torch devices, and the nearest to a wrong one
+machine               CPU cores and memory that this process may use
+cgroups               limits of this process's control groups
+port_holder           the process that listens on a port
+orphans               processes that a run has left behind
+parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG)
+"""
 
 from __future__ import annotations
 
-from dist_train.jobs.launcher import JobHandle, JobState, Launcher, Plan
+from dist_train.jobs.launcher import JobHandle, JobState, Launcher, Plan, load_launcher
 from dist_train.jobs.spec import JobSpec, Target
 
-__all__ = ["JobHandle", "JobSpec", "JobState", "Launcher", "Plan", "Target"]
+__all__ = ["JobHandle", "JobSpec", "JobState", "Launcher", "Plan", "Target", "load_launcher"]

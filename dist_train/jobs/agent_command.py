@@ -40,7 +40,7 @@ def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[st
 def agent_environ(
     spec: JobSpec, launcher: str, node: int | None, rdzv: str, job: str | None = None
 ) -> dict[str, str]:
-    """What tells one node from another, and the user's own --env. `node` None: the cluster says it."""
+    """The launcher's variables of one node, and --env. `node` None: the scheduler sets the node's number."""
     environ = {
         env.RUN_ID: spec.run_id,
         env.RUN_DIR: str(spec.run_dir),

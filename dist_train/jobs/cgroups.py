@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# Version 1 says "no limit" by a number near 2^63.
+# In version 1 "no limit" is a number near 2^63.
 _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Cores or bytes, and the file that says so."""
+    """A limit in cores or bytes, and the file that it was read from."""
 
     amount: float
     file: Path

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
+from dist_train.near_names import nearest
+
 _TYPES = ("cpu", "cuda", "meta", "mps", "xpu", "hpu")
-# What other tools call the same thing.
+# Other tools' names for the same device types.
 _OTHER_WORDS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
 
 
@@ -22,8 +23,7 @@ def nearest_device_name(text: str) -> str:
 def _nearest_type(word: str) -> str:
     if word in _OTHER_WORDS:
         return _OTHER_WORDS[word]
-    near = difflib.get_close_matches(word, _TYPES, n=1, cutoff=0.5)
-    return near[0] if near else "cuda"
+    return nearest(word, _TYPES, cutoff=0.5) or "cuda"
 
 
 def visible_names(count: int) -> str:

@@ -21,5 +21,5 @@ def seconds(text: str) -> int:
         return (int(match[1] or 0) * 60 + int(match[2])) * 60 + int(match[3])
     raise ConfigError(
         f"the time limit {text!r} is not a time",
-        mend="write MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (as sbatch --time)",
+        hint="write MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (as sbatch --time)",
     )

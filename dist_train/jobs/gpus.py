@@ -1,4 +1,4 @@
-"""The GPUs of this machine, seen without torch and without starting CUDA (by nvidia-ml-py)."""
+"""The GPUs of this machine by nvidia-ml-py: without torch, and without starting CUDA."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Gpu:
     """One physical GPU, or one MIG slice of it: then `slice` is its number on GPU `index`.
 
     Args:
-        memory_used: bytes; memory_total as well; 0 where it is not told.
-        utilisation: per cent of the last moment in which something ran; None where it is not told.
+        memory_used: bytes; memory_total as well; 0 where the driver does not report it.
+        utilisation: per cent of the last sample period; None where the driver does not report it.
     """
 
     index: int
@@ -46,10 +46,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the driver told; `reason` says why there is nothing.
+    """The driver's answer; `reason`: why there are no GPUs.
 
     Args:
-        left_out: in words, each GPU that is counted and cannot be used: one of another job, a lost one.
+        left_out: a text for each GPU that exists and cannot be used: of another job, or lost.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -58,7 +58,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Every GPU that the driver knows, with who uses it, or why none can be seen."""
+    """Every GPU that the driver reports, with its processes; or the reason why there are none."""
     try:
         import pynvml
     except ImportError as error:
@@ -66,18 +66,18 @@ def inventory() -> Inventory:
     try:
         pynvml.nvmlInit()
     except Exception as error:
-        # No library, no driver, no permission: each means that no GPU can be used, and says which.
+        # No library, no driver, no permission: in each case no GPU can be used; the error has the reason.
         return Inventory(reason=f"the NVIDIA driver does not answer: {error}")
     try:
         return _all(pynvml)
     except Exception as error:
-        return Inventory(reason=f"the NVIDIA driver does not tell its GPUs: {error}")
+        return Inventory(reason=f"the NVIDIA driver does not list its GPUs: {error}")
     finally:
         pynvml.nvmlShutdown()
 
 
 def _all(nvml: Any) -> Inventory:
-    """The driver counts those too that this process may not use: each is asked by itself."""
+    """Query each GPU separately: the driver also counts those that this process may not use."""
     gpus: list[Gpu] = []
     left_out: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -123,7 +123,7 @@ def find(word: str, gpus: list[Gpu]) -> list[Gpu]:
     if not word:
         return []
     if word.isdigit():
-        # CUDA counts the cards that it may use; of one that is cut into slices, it takes the first.
+        # CUDA counts the GPUs that it may use; of a GPU with MIG slices it uses the first slice.
         cards = dict.fromkeys(gpu.index for gpu in gpus)
         return [gpu for gpu in gpus if gpu.index in list(cards)[int(word) :][:1]][:1]
     exact = [gpu for gpu in gpus if word in (gpu.number, gpu.uuid)]
@@ -134,21 +134,21 @@ def _at(nvml: Any, index: int) -> list[Gpu]:
     """The GPU, or its MIG slices: with MIG on, CUDA computes on slices alone."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     whole = _gpu(nvml, handle, index)
-    mode = _told(lambda: nvml.nvmlDeviceGetMigMode(handle))
+    mode = _value_or_none(lambda: nvml.nvmlDeviceGetMigMode(handle))
     if not mode or not mode[0]:
         return [whole]
     slices = []
-    for number in range(_told(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
-        part = _told(lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))  # type: ignore[misc]
+    for number in range(_value_or_none(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
+        part = _value_or_none(lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))  # type: ignore[misc]
         if part is not None:
             slices.append(_gpu(nvml, part, index, number, whole.bus_id))
     return slices
 
 
 def _gpu(nvml: Any, handle: Any, index: int, part: int | None = None, bus_id: str = "") -> Gpu:
-    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # not of one that shares the machine's
-    rates = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    bus = _told(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+    memory = _value_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # unified memory has none
+    rates = _value_or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    bus = _value_or_none(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
     return Gpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
@@ -163,7 +163,7 @@ def _gpu(nvml: Any, handle: Any, index: int, part: int | None = None, bus_id: st
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
-    found = _told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    found = _value_or_none(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
     return tuple(GpuProcess(int(p.pid), _owner(int(p.pid)), _bytes(p.usedGpuMemory)) for p in found)
 
 
@@ -177,8 +177,8 @@ def _owner(pid: int) -> str:
         return "?"
 
 
-def _told(ask: Callable[[], T]) -> T | None:
-    """Not every GPU and driver answers everything (MIG, vGPU, consumer cards)."""
+def _value_or_none(ask: Callable[[], T]) -> T | None:
+    """The value of a query; None if the GPU or driver does not support it (MIG, vGPU, consumer cards)."""
     try:
         return ask()
     except Exception:

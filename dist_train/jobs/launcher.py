@@ -1,12 +1,19 @@
-"""The interface of a launcher, and the records that it gives back."""
+"""The base class of launchers, and the records that they return."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dist_train import registry
+from dist_train.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import BaseModel
 
     from dist_train.jobs.spec import JobSpec
@@ -21,9 +28,9 @@ class Plan:
     launcher: str
     files: tuple[tuple[str, bytes], ...]
     summary: str
-    # Kept beside the files for the launcher's own submit; not itself submitted, and not printed by --dry-run.
+    # Stored beside the files for `submit`; not submitted itself, and not printed by --dry-run.
     aside: tuple[tuple[str, bytes], ...] = ()
-    # What a person should know before it runs: what was assumed, what the cluster must allow.
+    # Shown before the job runs: what was assumed, what the cluster must allow.
     notes: tuple[str, ...] = ()
 
     def file(self, name: str) -> bytes:
@@ -39,7 +46,7 @@ class JobHandle:
 
     @property
     def launcher(self) -> str:
-        """The launcher that gave it."""
+        """The name of the launcher that submitted it."""
         return self.text.partition(":")[0]
 
     @property
@@ -50,10 +57,12 @@ class JobHandle:
 
 @dataclass(frozen=True)
 class JobState:
-    """Where a job is; `source` says who answered (squeue, lease, verdict, …).
+    """The state of a job.
 
-    `next` holds commands of the scheduler's own that help in just this state; `nodes` has a line for
-    each node where the scheduler tells them apart.
+    Args:
+        source: what answered: squeue, lease, events, …
+        next: commands of the scheduler that help in this state.
+        nodes: one line per node, where the scheduler reports them separately.
     """
 
     phase: Phase
@@ -68,33 +77,85 @@ class Detached(Exception):
     """Raised by `wait` on Ctrl-C where the job does not depend on this process: it goes on."""
 
 
-@runtime_checkable
-class Launcher(Protocol):
-    """One way to run the agent on every node of a job.
+class Launcher(ABC):
+    """One way to run the agent on every node of a job; a launcher is a subclass with a constant LAUNCHER.
 
-    `Options` is a pydantic model of what only this launcher knows; the command line's option group
-    and the config section `launch.<name>` are made from it. `plan` is pure and needs no cluster.
+    The abstract methods are what every launcher must do; the other members have defaults, and a launcher
+    sets those in which it differs. `plan` is pure and needs no cluster. A launcher of another distribution
+    that only has the same methods is refused when it is chosen (`load_launcher`).
     """
 
     name: str
+    # A pydantic model of what only this launcher knows: the command line's option group and the config
+    # section `launch.<name>` are made from it.
     Options: type[BaseModel]
+    # Common options (by parameter name: "mem") that this launcher cannot honour -> the reason.
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Whether values of --secret are kept in the cluster, so that the launching shell need not have them.
+    holds_secrets: ClassVar[bool] = False
+    # Options for the contract suite, where a plan is impossible with the defaults (an image is missing).
+    example: ClassVar[BaseModel | None] = None
 
+    @abstractmethod
     def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
         """Render what will be submitted: a pure function of its arguments."""
 
+    @abstractmethod
     def submit(self, plan: Plan) -> JobHandle:
         """Submit exactly the plan's bytes."""
 
+    @abstractmethod
     def state(self, handle: JobHandle, run_dir: str) -> JobState:
-        """Ask where the job is; a query that fails is `unknown`, never `failed`."""
+        """Query the job's state; a query that fails is `unknown`, never `failed`."""
 
+    @abstractmethod
     def logs(
         self, handle: JobHandle, run_dir: str, rank: int | None, attempt: int | None, follow: bool
     ) -> Iterator[str]:
-        """Lines of one rank's log, or of every rank's with a prefix."""
+        """Lines of one rank's log, or of every rank's with a prefix. Attempts count from 0, as on disk."""
 
+    @abstractmethod
     def cancel(self, handle: JobHandle, run_dir: str) -> None:
         """End the job; calling it again, or after the end, does nothing."""
 
+    @abstractmethod
     def wait(self, handle: JobHandle, run_dir: str) -> int:
         """Follow the job to its end and return its exit code; may raise Detached."""
+
+    def detach(self, handle: JobHandle, run_dir: str) -> JobHandle:
+        """Make the job independent of this process; return the handle under which it goes on."""
+        return handle
+
+    def detach_output(self, handle: JobHandle) -> str:
+        """What `--detach` prints on stdout."""
+        return handle.text
+
+    def run_dir_on_nodes(self, spec: JobSpec) -> Path | None:
+        """The run directory as the nodes see it, where this machine does not see it; None: it is the same."""
+        return None
+
+
+def load_launcher(name: str) -> Launcher:
+    """Import the launcher called `name`; raise ConfigError for an unknown one, or for no Launcher."""
+    launcher = registry.load("launchers", name)
+    if isinstance(launcher, type) and issubclass(launcher, Launcher):
+        raise ConfigError(
+            f"the launcher {name!r} is a class, not an instance",
+            cause=f"{launcher.__module__}.{launcher.__qualname__} is registered",
+            hint=f"register LAUNCHER = {launcher.__name__}()",
+        )
+    if not isinstance(launcher, Launcher):
+        kind = type(launcher)
+        raise ConfigError(
+            f"the launcher {name!r} is not a dist_train.jobs.Launcher",
+            cause=f"{kind.__module__}.{kind.__qualname__} is another class, perhaps with the same methods",
+            hint=f"in {kind.__module__}: class {kind.__name__}(dist_train.jobs.Launcher)",
+        )
+    absent = [attribute for attribute in ("name", "Options") if not hasattr(launcher, attribute)]
+    if absent:
+        kind = type(launcher)
+        raise ConfigError(
+            f"the launcher {name!r} has no {' and no '.join(absent)}",
+            hint=f"set it in {kind.__module__}.{kind.__qualname__}",
+        )
+    return launcher

@@ -1,8 +1,8 @@
-"""Processes that a run has left behind: found by the run id in their environment, ended by pid.
+"""Processes that a run has left behind: found by the run id in their environment, killed by pid.
 
-A rank's children die with its process group while an agent lives to end it; after `kill -9` of an
-agent the kernel ends the ranks, but not what they had started. Names lie and pids are reused; the
-run id in /proc/PID/environ does neither.
+An agent kills its ranks' process groups; after `kill -9` of an agent the kernel ends the ranks, but not
+the processes that they had started. A name or a pid may belong to another program; the run id in
+/proc/PID/environ does not.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ _TRIES_S = 2.0
 
 
 def find_processes(run_id: str, node_rank: int | None = None) -> list[int]:
-    """Living processes of this run (and node) that this user may see; zombies and this one excluded."""
-    wanted = [f"{env.RUN_ID}={run_id}".encode()]
+    """Running processes of this run (and node), as far as this user may read them; not this process."""
+    import psutil  # here, since commands that need no process list must start quickly
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        try:
+            return process.environ()
+        except (psutil.Error, OSError):  # it has ended, is a zombie, or is another user's
+            return {}
+
+    wanted = {env.RUN_ID: run_id}
     if node_rank is not None:
-        wanted.append(f"{env.NODE_RANK}={node_rank}".encode())
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _has(name, wanted):
-            found.append(int(name))
-    return found
-
-
-def _has(pid: str, wanted: list[bytes]) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return False
-    return all(word in words for word in wanted)
+        wanted[env.NODE_RANK] = str(node_rank)
+    return [
+        process.pid
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and wanted.items() <= environ(process).items()
+    ]
 
 
 def end_processes(run_id: str, node_rank: int | None = None) -> list[int]:
-    """SIGKILL them, also what they start meanwhile; returns the pids that were ended."""
+    """Send SIGKILL to them, also to those that they start meanwhile; returns the pids."""
     ended: list[int] = []
     deadline = time.monotonic() + _TRIES_S
     while (left := find_processes(run_id, node_rank)) and time.monotonic() < deadline:

@@ -1,9 +1,15 @@
-"""Small models that examples and tests name."""
+"""Small models for examples and tests.
+
+convnet       `ConvNet`: two convolutions for small square images
+resnet        `ResNet`: residual networks with torchvision's parameter names
+transformer   `ByteTransformer`: a causal transformer over bytes
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
     "ByteTransformer": "dist_train.models.transformer",
@@ -18,8 +24,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ByteTransformer", "ConvNet", "ResNet"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'dist_train.models' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

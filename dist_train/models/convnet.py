@@ -1,4 +1,4 @@
-"""A small convolutional network for small square images: 8 x 8 digits, 28 x 28 clothes."""
+"""A small convolutional network for small square images: 8 x 8 digits, 28 x 28 Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConvNet(nn.Module):
     ) -> None:
         super().__init__()
         if image_size < 4:
-            raise ConfigError(f"image_size {image_size} is halved twice", mend="give 4 or more")
+            raise ConfigError(f"image_size {image_size} is halved twice", hint="give 4 or more")
         self.image_size = image_size
         self.features = nn.Sequential(
             *_block(channels, width, batch_norm),
@@ -50,7 +50,7 @@ class ConvNet(nn.Module):
         if images.shape[-1] // 4 != self.image_size // 4:
             raise ConfigError(
                 f"images of {images.shape[-1]} pixels a side in a ConvNet for {self.image_size}",
-                mend=f"model.args.image_size={images.shape[-1]}",
+                hint=f"model.args.image_size={images.shape[-1]}",
             )
         logits: torch.Tensor = self.head(self.features(images))
         return logits

@@ -1,4 +1,4 @@
-"""Residual networks of basic blocks, with torchvision's parameter names: its weights load into them."""
+"""Residual networks of basic blocks with torchvision's parameter names, so that its weights load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ARCHITECTURES = {"resnet10": (1, 1, 1, 1), "resnet18": (2, 2, 2, 2), "resnet34":
 
 
 class ResNet(nn.Module):
-    """A stem, four groups of blocks (each but the first halves the image), a mean over what is left.
+    """A stem, four groups of blocks (each but the first halves the image), global average pooling.
 
     Args:
         arch: resnet10, resnet18 or resnet34.
@@ -31,7 +31,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:
-            raise ConfigError(f"arch {arch!r} is unknown", mend=f"one of {', '.join(ARCHITECTURES)}")
+            raise ConfigError(f"arch {arch!r} is unknown", hint=f"one of {', '.join(ARCHITECTURES)}")
         if small_images:
             self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         else:

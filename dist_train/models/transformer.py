@@ -36,7 +36,7 @@ class ByteTransformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
         self.head.weight = self.embedding.weight
-        # A tied matrix serves as logits too: the embedding's usual std of 1 would start far too sure.
+        # The tied matrix also makes the logits: the embedding's usual std of 1 would make them far too large.
         nn.init.normal_(self.embedding.weight, std=0.02)
         nn.init.normal_(self.positions.weight, std=0.02)
 

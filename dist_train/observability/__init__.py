@@ -1,25 +1,34 @@
-"""Only tells: where training and evaluation records go. Each sink is one file; no torch here."""
+"""Where training and evaluation records go; loads no torch.
+
+console      lines for people, on rank 0's stdout
+jsonl        metrics.jsonl of the run directory
+tensorboard  event files for TensorBoard
+sink         what a sink is: Sink, SinkContext, SinkOptions
+sink_fanout  one record to every sink of a run
+
+Each sink is one file with the constant SINK; another distribution adds names by the entry-point group
+`dist_train.sinks`.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
     "Sink": "dist_train.observability.sink",
     "SinkContext": "dist_train.observability.sink",
-    "Sinks": "dist_train.observability.sinks",
+    "SinkOptions": "dist_train.observability.sink",
+    "SinkFanout": "dist_train.observability.sink_fanout",
 }
 
 if TYPE_CHECKING:
     from dist_train.observability.sink import Sink as Sink
     from dist_train.observability.sink import SinkContext as SinkContext
-    from dist_train.observability.sinks import Sinks as Sinks
+    from dist_train.observability.sink import SinkOptions as SinkOptions
+    from dist_train.observability.sink_fanout import SinkFanout as SinkFanout
 
-__all__ = ["Sink", "SinkContext", "Sinks"]
+__all__ = ["Sink", "SinkContext", "SinkFanout", "SinkOptions"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

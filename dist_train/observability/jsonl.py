@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dist_train.observability.sink import Record, SinkContext
-from dist_train.rundir.metrics import append_metric
+from dist_train.rundir.metrics_file import append_metric
 
 
 class JsonlSink:

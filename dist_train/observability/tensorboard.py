@@ -1,9 +1,10 @@
 """Event files for TensorBoard, in tensorboard/ of the run directory: one curve per number of a record.
 
-    logging: {sinks: [tensorboard]}        tensorboard --logdir runs
+    logging: {sinks: [tensorboard]}                          tensorboard --logdir runs
+    logging: {sinks: [{name: tensorboard, flush_s: 10}]}
 
 Written without torch and without a thread of its own. After a restart the steps that are done again
-replace those that were told before.
+replace those that an earlier attempt wrote.
 """
 
 from __future__ import annotations
@@ -11,23 +12,43 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from pydantic import Field
+
 from dist_train.errors import ConfigError
-from dist_train.observability.sink import Record, SinkContext
+from dist_train.observability.sink import Record, SinkContext, SinkOptions
 from dist_train.rundir.directory import RunDir
 
-# Looked for before anything starts (registry.missing).
+# Checked before anything starts (registry.missing).
 REQUIRES = {"tensorboard": "pip install 'dist-train[tensorboard]'"}
-# Places and lengths: they are the axis, or the same all along.
+# The axis of the curves, and numbers that stay the same.
 _NO_CURVE = frozenset({"schema_version", "step", "total_steps", "samples", "epochs", "memory_rank"})
+
+
+class TensorBoardOptions(SinkOptions):
+    """Options of the sink `tensorboard`."""
+
+    flush_s: float = Field(
+        default=0.0, ge=0, description="Seconds between two writes to the file; 0: each record at once."
+    )
 
 
 class TensorBoardSink:
     """Appends to one event file per start of rank 0; raises ConfigError where tensorboard is missing."""
 
-    def __init__(self, context: SinkContext) -> None:
+    Options = TensorBoardOptions
+
+    def __init__(
+        self,
+        context: SinkContext,
+        options: TensorBoardOptions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._flush_s = (options or TensorBoardOptions()).flush_s
+        self._clock = clock
+        self._flushed_at = float("-inf")
         self._file: BinaryIO | None = None
         self._purged = False
         if context.run_dir is not None:
@@ -41,21 +62,23 @@ class TensorBoardSink:
             return
         step = int(record["step"])
         if not self._purged:
-            # What an earlier start told of this step and later ones is dropped by whoever reads.
+            # Readers drop what an earlier attempt wrote of this step and later ones.
             self._purged = True
             start = self._events.SessionLog(status=self._events.SessionLog.START)
             self._write(step=step, session_log=start)
         self._write(step=step, summary=self._summary(record))
-        # Whoever looks on sees it now, and a kill tears no record in the midst of a buffer.
-        self._file.flush()
+        # By default at once: TensorBoard shows it now, and a kill tears no record in the middle of a buffer.
+        if self._clock() - self._flushed_at >= self._flush_s:
+            self.flush()
 
     def flush(self) -> None:
         """Give everything to the operating system."""
         if self._file is not None:
+            self._flushed_at = self._clock()
             self._file.flush()
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -89,7 +112,7 @@ def _import() -> tuple[Any, Any]:
         raise ConfigError(
             "the sink tensorboard needs the package tensorboard",
             cause=str(error),
-            mend=f"{REQUIRES['tensorboard']}, or drop it from logging.sinks",
+            hint=f"{REQUIRES['tensorboard']}, or drop it from logging.sinks",
         ) from error
     return event_pb2, RecordWriter
 

@@ -1,12 +1,19 @@
-"""Decisions about death on the rank's side: stop, watchdog, injected faults."""
+"""Fault handling on the rank's side: the agreed stop, the hang watchdog, injected faults.
+
+session          dt.init: join the job, open the Run
+stop             StopFlag, StopVote: how ranks agree to save and stop at the same step
+watchdog         HangWatchdog: end a rank that makes no progress
+fault_injection  FaultPlan: faults on purpose, by rank and step, for tests and drills
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
-    "FaultPlan": "dist_train.resilience.faults",
+    "FaultPlan": "dist_train.resilience.fault_injection",
     "HangWatchdog": "dist_train.resilience.watchdog",
     "StopFlag": "dist_train.resilience.stop",
     "StopVote": "dist_train.resilience.stop",
@@ -14,7 +21,7 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from dist_train.resilience.faults import FaultPlan as FaultPlan
+    from dist_train.resilience.fault_injection import FaultPlan as FaultPlan
     from dist_train.resilience.session import init as init
     from dist_train.resilience.stop import StopFlag as StopFlag
     from dist_train.resilience.stop import StopVote as StopVote
@@ -22,8 +29,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultPlan", "HangWatchdog", "StopFlag", "StopVote", "init"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

@@ -1,8 +1,9 @@
-"""dt.init: from a process's environment to a running member of the job."""
+"""dt.init: join the job from a process's environment and open its Run."""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import logging
 import secrets
@@ -11,13 +12,13 @@ from collections.abc import Callable
 import torch
 
 from dist_train.distributed import devices
-from dist_train.distributed.control import Control
+from dist_train.distributed.control_group import Control
+from dist_train.distributed.cuda_visible_devices import warn_if_changed
 from dist_train.distributed.device_map import record_devices
+from dist_train.distributed.init_groups import ProcessGroups, init_groups
 from dist_train.distributed.run import Run, current
-from dist_train.distributed.seeding import check_seed, seed_all
-from dist_train.distributed.start import Started, start_groups
-from dist_train.distributed.teardown import Leaving, leave
-from dist_train.distributed.visible import warn_if_changed
+from dist_train.distributed.seeding import RankSeeding, check_seed, seed_all
+from dist_train.distributed.teardown import Teardown, tear_down
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
 from dist_train.resilience.stop import StopFlag, StopVote
@@ -34,29 +35,30 @@ def init(
     init_method: str | None = None,
     collective_timeout_s: float | None = None,
 ) -> Run:
-    """Join the job: bind the device, form the process groups, seed, listen for a stop.
+    """Join the job: bind the device, form the process groups, seed, watch for a stop.
 
-    Called again while the run is open, it returns the same run. The groups are left on every way
+    Called again while the run is open, it returns the same run. The groups are destroyed on every way
     out: `with dt.init() as run`, run.close(), an exception, the end of the script.
 
     Args:
-        seed: seeds python, numpy and torch, with distinct streams per rank; None leaves them alone
-            (run.seed is then chosen by rank 0, or derived from the run's id under our agent, so
-            that a restart finds the same sample order).
+        seed: seeds python, numpy and torch (CUDA too): alike on all ranks until dt.prepare, so that
+            a random split is the same everywhere, and differently on each rank from there on. None
+            leaves them alone (run.seed is then chosen by rank 0, or derived from the run's id under
+            our agent, so that a restart finds the same sample order).
         timeout_s: how long ranks wait for each other, at the start and in every collective.
-        collective_timeout_s: another figure for the collectives.
-        device: cpu, cuda or auto; None takes what the launcher said, else auto.
-        init_method: env://, tcp://host:port or file:///path; None takes what the launcher said.
+        collective_timeout_s: another timeout for the collectives.
+        device: cpu, cuda or auto; None takes the launcher's, else auto.
+        init_method: env://, tcp://host:port or file:///path; None takes the launcher's.
 
     Raises:
-        ConfigError: for what is wrong on this rank: variables, device, seed, init method.
-        RendezvousError: when the ranks do not come together.
+        ConfigError: if variables, device, seed or init method are wrong on this rank.
+        RendezvousError: if not all ranks join in time.
     """
     if seed is not None:
         check_seed(seed)
     opened = current()
     if opened is not None:
-        return _same_again(opened, seed, device)
+        return _reuse_open_run(opened, seed, device)
     info, worker = RankInfo.from_env(), WorkerEnv.from_env()
     if worker is not None and worker.threads_per_rank is not None:
         torch.set_num_threads(worker.threads_per_rank)
@@ -64,7 +66,7 @@ def init(
     if requested != "cpu":
         warn_if_changed(alone=worker is None and info.world_size == 1)
     bound = devices.bind(requested, info)
-    started = start_groups(
+    started = init_groups(
         info,
         bound,
         init_method=init_method or (worker.init_method if worker else "env://"),
@@ -72,7 +74,8 @@ def init(
         collective_timeout_s=collective_timeout_s,
         attempt=worker.attempt if worker else None,
     )
-    watchdog = HangWatchdog(collective_timeout_s or timeout_s, info.rank)
+    busy = functools.partial(devices.is_busy, bound) if bound.type == "cuda" else None
+    watchdog = HangWatchdog(collective_timeout_s or timeout_s, info.rank, busy)
     return _open_run(info, worker, bound, started, watchdog, seed)
 
 
@@ -80,36 +83,41 @@ def _open_run(
     info: RankInfo,
     worker: WorkerEnv | None,
     device: torch.device,
-    started: Started,
+    started: ProcessGroups,
     watchdog: HangWatchdog,
     seed: int | None,
 ) -> Run:
     control = started.control
-    agreed = _agree_on_seed(control, seed, worker)
+    agreed_seed = _agree_on_seed(control, seed, worker)
     record_devices(control, info, device, worker.run_dir if worker else None, worker.attempt if worker else 0)
     if seed is not None:
-        seed_all(seed, info.rank)
+        # As rank 0 on every rank: what the script draws before dt.prepare is the same everywhere.
+        seed_all(seed, 0)
     flag = StopFlag(worker.stop_file if worker else None, info.local_rank)
     vote = StopVote(control, flag)
 
-    def leave_run(how: Leaving) -> None:
+    def leave_run(how: Teardown) -> None:
         atexit.unregister(run.close_at_exit)
         watchdog.close()
         flag.close()
-        if leave(control, how):
+        if tear_down(control, how):
             started.clean_up()
 
     run = Run(
         info,
         device,
         control=control,
-        seed=agreed,
+        exchange=started.exchange,
+        seed=agreed_seed,
         directory=worker.run_dir if worker else None,
         run_id=worker.run_id if worker else "",
         attempt=worker.attempt if worker else 0,
-        leave=leave_run,
+        on_close=leave_run,
         vote=vote.agreed,
         progress=_progress(watchdog, flag),
+        # With data parallelism alone the data coordinate is the rank.
+        rank_seeding=RankSeeding(seed, info.rank),
+        keep_alive=watchdog.keep_alive,
     )
     atexit.register(run.close_at_exit)
     run.make_current()
@@ -130,8 +138,8 @@ def _agree_on_seed(control: Control, seed: int | None, worker: WorkerEnv | None)
         if other != given[0]:
             raise ConfigError(
                 f"rank {rank} asks for seed {other}, rank 0 for {given[0]}",
-                cause="the sample order must be the same on all ranks; their random streams differ anyway",
-                mend="give dt.init the same seed on every rank",
+                cause="the order of samples is the same on all ranks; only dt.prepare lets RNG states differ",
+                hint="give dt.init the same seed on every rank",
             )
     if seed is not None:
         return seed
@@ -144,15 +152,15 @@ def _agree_on_seed(control: Control, seed: int | None, worker: WorkerEnv | None)
     return int(chosen)
 
 
-def _same_again(opened: Run, seed: int | None, device: str | None) -> Run:
+def _reuse_open_run(opened: Run, seed: int | None, device: str | None) -> Run:
     if seed is not None and seed != opened.seed:
         raise ConfigError(
             f"dt.init(seed={seed}): this run was started with seed {opened.seed}",
-            mend="call dt.init once, or close the run first",
+            hint="call dt.init once, or close the run first",
         )
     if device not in (None, "auto", opened.device.type):
         raise ConfigError(
             f"dt.init(device={device!r}): this run is on {opened.device}",
-            mend="call dt.init once, or close the run first",
+            hint="call dt.init once, or close the run first",
         )
     return opened

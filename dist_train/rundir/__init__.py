@@ -1,4 +1,21 @@
-"""The run directory: one record per file, one writer per file."""
+"""The run directory: one record per file, one writer per file; no torch.
+
+directory         `RunDir`: the path of every record
+records           write JSON atomically, append JSON lines, read both
+events            events.jsonl: what happened to the run
+metrics_file      metrics.jsonl and its hash
+failure, result   failure.json and result.json
+device_record     attempts/<k>/devices.json: the GPU of each rank
+committed_steps   steps of the committed checkpoints
+stop_file         one node's stop flag and progress slots, shared by its agent and its ranks
+lost_node         control/lost-node-<job>: a node whose agent has ended
+metric_text       a record of metrics.jsonl as a console line
+outcome_text      the end of a run as text: the failure block, the result's table
+format_amounts    bytes and durations as text
+display_number    attempts and epochs as people count them, from 1
+name_ranks        ranks as text: `ranks 0-2,5`
+eta               the remaining time of a run
+"""
 
 from __future__ import annotations
 

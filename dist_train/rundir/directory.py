@@ -1,8 +1,10 @@
-"""The run directory: where each record lies (README names every file)."""
+"""The run directory: the path of each record (the README describes every file)."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from dist_train.errors import ConfigError
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths inside one run's directory; nothing is created by looking."""
+    """Paths inside one run's directory; reading them creates nothing."""
 
     path: Path
 
@@ -27,7 +29,7 @@ class RunDir:
 
     @property
     def plan(self) -> Path:
-        """The bytes that were submitted."""
+        """What was submitted, byte for byte; written by the launcher."""
         return self.path / "plan"
 
     @property
@@ -37,7 +39,7 @@ class RunDir:
 
     @property
     def events(self) -> Path:
-        """What happened, a JSON line each; written by agent 0."""
+        """Events, one JSON line each; written by agent 0."""
         return self.path / "events.jsonl"
 
     @property
@@ -47,7 +49,7 @@ class RunDir:
 
     @property
     def result(self) -> Path:
-        """How the run ended well; written by rank 0."""
+        """The result of a finished run; written by rank 0."""
         return self.path / "result.json"
 
     @property
@@ -77,12 +79,25 @@ class RunDir:
 
     @property
     def secrets(self) -> Path:
-        """Values of --secret (0600) for launchers whose nodes do not inherit them; gone when the run ends."""
+        """Values of --secret (0600) for launchers whose nodes do not inherit them; removed at the end."""
         return self.control / "secrets"
 
     @property
+    def cancel_request(self) -> Path:
+        """Made by `dist-train cancel`, and seen by agent 0: save, stop, and stay ended."""
+        return self.control / "cancel"
+
+    def interrupted(self, job: str) -> Path:
+        """Made by the launcher of `job` when Ctrl-C ends it, before it asks its agents to stop."""
+        return self.control / f"interrupted-{job}"
+
+    def lost_node(self, job: str) -> Path:
+        """Made by the launcher of `job` for node 0: a node whose agent has ended."""
+        return self.control / f"lost-node-{job}"
+
+    @property
     def attempts(self) -> Path:
-        """One folder per attempt, made exclusively by agent 0: this numbers the attempts."""
+        """One folder per attempt; agent 0 takes the number by creating it exclusively."""
         return self.path / "attempts"
 
     @property
@@ -91,7 +106,7 @@ class RunDir:
         return self.job.exists()
 
     def create(self) -> None:
-        """Make the directory and its folders (0700); raises ConfigError where that is impossible."""
+        """Create the directory and its folders (0700); raises ConfigError if that is not possible."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.control, self.logs, self.attempts, self.checkpoints):
@@ -124,22 +139,27 @@ def unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the run directory {path} cannot be written: {os.strerror(error.errno or 0)}",
         cause=f"{error.filename or path}",
-        mend="give another one with --run-dir DIR",
+        hint="give another one with --run-dir DIR",
     )
 
 
+def free_names(root: Path, stem: str) -> Iterator[Path]:
+    """`root/stem-1`, `stem-2`, …, which may exist."""
+    return (root / f"{stem}-{number}" for number in itertools.count(1))
+
+
 def take_free_name(root: Path, stem: str) -> Path:
-    """`root/stem-1`, `stem-2`, … : the first that an atomic mkdir can make."""
+    """Make the first of `free_names` that an atomic mkdir can make."""
+    candidates = free_names(root, stem)
+    candidate = next(candidates)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        number = 1
         while True:
-            candidate = root / f"{stem}-{number}"
             try:
                 candidate.mkdir(mode=0o700)
             except FileExistsError:
-                number += 1
-            except FileNotFoundError:  # a launch that was refused took its empty root away again
+                candidate = next(candidates)
+            except FileNotFoundError:  # a refused launch has just removed its empty root
                 root.mkdir(parents=True, exist_ok=True)
             else:
                 return candidate

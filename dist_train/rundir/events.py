@@ -1,4 +1,4 @@
-"""events.jsonl: what happened to the run, in order; agent 0 writes it."""
+"""events.jsonl: the events of a run, in order; agent 0 writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.records import (
     SCHEMA_VERSION,
-    Appended,
+    FileTail,
     append_line,
     now_rfc3339,
     parse_line,
@@ -26,7 +26,7 @@ EventKind = Literal[
 ]
 
 
-# As append_event writes it. A run of weeks has many of them, and what it has committed lies in checkpoints/.
+# As append_event writes it. A run of weeks has many of them, and checkpoints/ lists the commits too.
 _COMMITTED = b'"kind": "checkpoint_committed"'
 
 
@@ -37,22 +37,34 @@ def append_event(run: RunDir, kind: EventKind, attempt: int | None = None, **fie
 
 
 def read_events(run: RunDir, kind: EventKind | None = None) -> Iterator[dict[str, Any]]:
-    """Every event, or those of one kind; a torn last line is skipped."""
+    """Read every event, or those of one kind; a torn last line is skipped."""
     for event in read_lines(run.events):
         if kind is None or event.get("kind") == kind:
             yield event
 
 
+def newest_event(run: RunDir) -> dict[str, Any] | None:
+    """Return the event that tells the run's state; None before the first.
+
+    Commits are left out: they are found by polling, so that one may be appended after the end of its attempt.
+    """
+    newest = None
+    for event in read_events(run):
+        if event["kind"] != "checkpoint_committed":
+            newest = event
+    return newest
+
+
 class RecentEvents:
-    """What happened since the last launch or resume, commits left out; to be looked at again and again."""
+    """The events since the last launch or resume, without commits; made for repeated reading."""
 
     def __init__(self, run: RunDir) -> None:
-        self._lines = Appended(run.events)
+        self._lines = FileTail(run.events)
         self._events: list[dict[str, Any]] = []
 
-    def look(self) -> list[dict[str, Any]]:
-        """All of them until now."""
-        for line in self._lines.look():
+    def read(self) -> list[dict[str, Any]]:
+        """All of them so far; reads only what was appended since the last call."""
+        for line in self._lines.read_new():
             event = None if _COMMITTED in line else parse_line(line)
             if event is None or "kind" not in event:
                 continue

@@ -1,4 +1,4 @@
-"""failure.json: the guilty rank, its cause and its victims; agent 0 writes it."""
+"""failure.json: the root cause, its hint and the ranks that failed because of it; written by agent 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FailureClass = Literal[
 
 @dataclass(frozen=True)
 class Failure:
-    """What one rank (or node) died of, as its own agent saw it."""
+    """The failure of one rank or node, as its agent recorded it."""
 
     source: Literal["rank", "dist-train"]
     cls: FailureClass
@@ -33,24 +33,28 @@ class Failure:
     traceback: str | None = None
     log: str | None = None
     log_tail: tuple[str, ...] = ()
-    victims: tuple[int, ...] = ()
+    secondary_failures: tuple[int, ...] = ()
     restarted: bool = False
     next: tuple[str, ...] = ()
     attempt: int = 0
     step: int | None = None
-    mend: str | None = None
+    hint: str | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON: the field `cls` is called `class` outside Python."""
+        """The JSON record, under the keys of version 1."""
         record = asdict(self)
         record["class"] = record.pop("cls")
+        record["victims"] = record.pop("secondary_failures")
+        record["mend"] = self.hint
         return record
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Failure:
-        """The inverse of `to_record`; unknown keys of later versions are left out."""
+        """The inverse of `to_record`; unknown keys of later versions are ignored."""
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
-        for name in ("log_tail", "victims", "next"):
+        known.setdefault("hint", record.get("mend"))
+        known["secondary_failures"] = record.get("victims", ())
+        for name in ("log_tail", "secondary_failures", "next"):
             known[name] = tuple(known.get(name, ()))
         return cls(cls=record["class"], **known)
 

@@ -1,4 +1,4 @@
-"""How records are written: atomically, privately, with a schema version and a UTC time."""
+"""Write records: atomically, with mode 0600, a schema version and a UTC time; and read them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dist_train.rundir.durable_files import durable_file
+
 SCHEMA_VERSION = 1
 
 
 def now_rfc3339() -> str:
-    """The time now in RFC 3339, UTC, with microseconds."""
+    """The current time in RFC 3339, UTC, with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def write_bytes_atomic(path: Path, payload: bytes, mode: int = 0o600) -> None:
-    """Write beside the target, fsync, rename: a reader sees the old file or the new one."""
+    """Write a temporary file, fsync, rename: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
+        with durable_file(temporary, mode, exclusive=False) as write:
+            write(memoryview(payload))
         os.rename(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -33,13 +32,13 @@ def write_bytes_atomic(path: Path, payload: bytes, mode: int = 0o600) -> None:
 
 
 def write_json_atomic(path: Path, record: Mapping[str, Any]) -> None:
-    """Write one JSON object with schema_version and time (both may be given by the caller)."""
+    """Write one JSON object with schema_version and time (the caller may pass both)."""
     whole = {"schema_version": SCHEMA_VERSION, "time": now_rfc3339(), **record}
     write_bytes_atomic(path, (json.dumps(whole, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The record, or None when it does not exist (yet)."""
+    """The record, or None if the file does not exist (yet)."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -48,9 +47,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line in a single write; a reader may meet a torn last line, no other.
+    """Append one JSON line in a single write; only the last line of a file may be torn.
 
-    A torn line left by a killed writer is ended first, so that it never swallows ours.
+    A torn line that a killed writer left is ended first, so that ours stays readable.
     """
     payload = (json.dumps(record) + "\n").encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,7 +63,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole JSON object of a file of lines; torn lines are skipped."""
+    """Read every JSON object of a file of lines; torn lines are skipped."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -75,11 +74,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-class Appended:
-    """A file of lines, looked at again and again: each look reads only what has come since the last one.
+class FileTail:
+    """Read a growing file of lines, each call only what was appended since the last one.
 
     Args:
-        tail: of what is there at the first look only so many bytes at its end; None takes all.
+        tail: the first call reads only this many bytes at the end; None: the whole file.
     """
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
@@ -87,8 +86,8 @@ class Appended:
         self._tail = tail
         self._at: int | None = None
 
-    def look(self) -> list[bytes]:
-        """The lines that are new and whole, without their ends."""
+    def read_new(self) -> list[bytes]:
+        """The new complete lines, without their line ends."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -103,7 +102,7 @@ class Appended:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The record of one line; None for a torn one."""
+    """Parse one line; None for a torn one."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""result.json: how the run ended well; rank 0 writes it."""
+"""result.json: the result of a finished run; rank 0 writes it."""
 
 from __future__ import annotations
 

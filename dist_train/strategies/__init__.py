@@ -1,9 +1,19 @@
-"""Where parameters and gradients live: one file per strategy."""
+"""Where parameters and gradients are kept: one module per strategy.
+
+base                 `Strategy`: the protocol of all strategies, and their options
+single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
+torch_data_parallel  DataParallel with parts of chosen size, for `dp`
+prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
+split_model          refuse a model that is spread over several devices
+warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout
+discarded_step       what that step must leave as it was: attributes of modules, hooks of gradients
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
 
 _PUBLIC = {
     "Strategy": "dist_train.strategies.base",
@@ -19,8 +29,4 @@ if TYPE_CHECKING:
 # `prepare` and `unwrap` are also names of modules here; the functions are dt.prepare and dt.unwrap.
 __all__ = ["Strategy", "warm_up"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

@@ -1,4 +1,4 @@
-"""Every rank holds the whole model; gradients are averaged during the backward pass."""
+"""Strategy `ddp`: every rank holds the whole model; gradients are averaged during the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dist_train.strategies.unwrap import unwrap
 
 
 class DdpOptions(StrategyOptions):
-    """Torch's options of the same names."""
+    """DistributedDataParallel's options of the same names."""
 
     broadcast_buffers: bool = Field(True, description="rank 0's buffers on all ranks before each forward")
     find_unused_parameters: bool = Field(False, description="parameters may take no part in a step")
@@ -43,7 +43,7 @@ class Ddp:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(
                 f"{type(model).__name__} has no parameter that requires a gradient",
-                mend="use the model as it is: nothing of it is trained",
+                hint="use the model as it is: nothing of it is trained",
             )
         return DistributedDataParallel(
             model,
@@ -59,21 +59,21 @@ class Ddp:
         return unwrap(module)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        # With one process prepare leaves the model bare, whatever strategy was asked for.
+        # With one process prepare leaves the model unwrapped, whatever the strategy.
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
-    def clip_norm(self, module: nn.Module, max_norm: float) -> float:
-        # Gradients are already the mean over ranks, so that every rank finds the same norm.
-        return float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm))
+    def clip_norm(self, module: nn.Module, max_norm: float) -> torch.Tensor:
+        # Gradients are already the mean over ranks, so that the norm is the same on every rank.
+        return torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
 
 
 def _buffer_arguments(model: nn.Module, options: DdpOptions) -> dict[str, Any]:
-    """Buffers start equal in any case; the option says whether they stay so."""
+    """Buffers start equal in any case; the option decides whether they stay equal."""
     if options.broadcast_buffers:
         return {}
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
         return {"forward_sync_buffers": False}
-    # Before torch 2.13 one argument covered both, so the start is done here.
+    # Before torch 2.13 one argument covered both, so that the first broadcast is done here.
     for buffer in model.buffers():
         torch_dist.broadcast(buffer, src=0)
     return {"broadcast_buffers": False}

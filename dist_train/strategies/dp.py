@@ -1,4 +1,4 @@
-"""One process drives several GPUs: torch's DataParallel, for code that was made for it."""
+"""Strategy `dp`: one process drives several GPUs by torch's DataParallel, for code written for it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
-from dist_train.strategies.data_parallel import BalancedDataParallel
+from dist_train.strategies.torch_data_parallel import BalancedDataParallel
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
 
 
 class DpOptions(StrategyOptions):
-    """Torch's options of the same names, and the cure for the crowded first device."""
+    """DataParallel's options of the same names, and a smaller batch for the first device."""
 
     device_ids: tuple[int, ...] | None = Field(
         None, min_length=1, description="GPUs as this process numbers them; None: all that it sees"
@@ -65,12 +65,12 @@ class Dp:
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def clip_norm(self, module: nn.Module, max_norm: float) -> float:
-        return float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm))
+    def clip_norm(self, module: nn.Module, max_norm: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
 
 
 def device_ids(options: DpOptions, own: int, visible: int) -> tuple[int, ...]:
-    """The GPUs that the options mean; raises ConfigError for one that is not there.
+    """The GPUs that the options name; raises ConfigError for one that does not exist.
 
     Args:
         own: index of this process's device: batches come to it, so it is the first.
@@ -82,8 +82,8 @@ def device_ids(options: DpOptions, own: int, visible: int) -> tuple[int, ...]:
         if not 0 <= index < visible:
             raise ConfigError(
                 f"strategy dp: there is no cuda:{index}, {visible} GPU(s) are visible",
-                cause="they are numbered anew from 0 within --gpus and CUDA_VISIBLE_DEVICES",
-                mend=f"use 0 to {visible - 1}; `dist-train devices` lists what the machine has",
+                cause="they are renumbered from 0 within --gpus and CUDA_VISIBLE_DEVICES",
+                hint=f"use 0 to {visible - 1}; `dist-train devices` lists what the machine has",
             )
     if len(set(ids)) != len(ids):
         raise ConfigError(f"strategy dp: device_ids {list(ids)} names a GPU twice")
@@ -91,13 +91,13 @@ def device_ids(options: DpOptions, own: int, visible: int) -> tuple[int, ...]:
         raise ConfigError(
             f"strategy dp: device_ids begins with {ids[0]}, and this process computes on cuda:{own}",
             cause="parameters and batches lie on the first device",
-            mend=f"begin with {own}; --gpus 3,0 decides which GPU is cuda:0",
+            hint=f"begin with {own}; --gpus 3,0 decides which GPU is cuda:0",
         )
     return ids
 
 
 def advice(devices: int) -> str:
-    """The one line that says what to use instead."""
+    """The log line that recommends ddp."""
     return (
         f"strategy dp: one process drives {devices} GPUs and copies the model to them in every step; "
         f"strategy ddp with --gpus-per-node {devices} does not, and uses them evenly"
@@ -109,7 +109,7 @@ def _too_many_ranks(run: Run) -> ConfigError:
     return ConfigError(
         f"strategy 'dp' cannot train on {run.world_size} ranks",
         cause="it is one process that drives several GPUs: each rank would train a model of its own",
-        mend=f"use strategy 'ddp', or start one process: --nodes 1 --gpus-per-node 1 --gpus {here}",
+        hint=f"use strategy 'ddp', or start one process: --nodes 1 --gpus-per-node 1 --gpus {here}",
     )
 
 

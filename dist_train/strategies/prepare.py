@@ -1,8 +1,7 @@
-"""dt.prepare: a model made to train on all ranks."""
+"""dt.prepare: wrap a model so that it trains on all ranks."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 from typing import Any, cast
 
@@ -12,11 +11,13 @@ from torch import nn
 
 from dist_train import registry
 from dist_train.distributed.run import Run, current
+from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
+from dist_train.near_names import nearest
 from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process
+from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.unwrap import find_ddp, is_wrapped
 from dist_train.strategies.warmup import WarmUpOnFirstBatch
-from dist_train.strategies.weighting import ShareWeighting
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,10 @@ logger = logging.getLogger(__name__)
 def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Module:
     """Move the model to this rank's device, give it rank 0's weights and wrap it.
 
-    Build the optimizer after it. The first training batch is run twice (see warmup.py), and the
-    gradient of an uneven share of dt.loader is weighted by its samples.
+    Build the optimizer after it. From the first call on each rank draws random numbers of its own, if
+    dt.init was given a seed; what was drawn before is the same on all ranks. The first training batch is
+    run twice (see warmup.py). Gradients of an uneven batch of dt.loader are weighted by its samples where
+    they are added to `.grad`.
 
     Args:
         model: any module; with one process it is returned unwrapped, on the device.
@@ -33,16 +36,17 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         options: the strategy's own, for instance static_graph=True for ddp.
 
     Raises:
-        ConfigError: before dt.init, for an unknown strategy or option, for a model prepared twice.
+        ConfigError: before dt.init, for an unknown strategy or option, for a model prepared twice or spread
+            over several devices.
     """
     run = current()
     if run is None:
         raise ConfigError(
-            "dt.prepare was called outside a run", mend="call dt.init() first, and close it last"
+            "dt.prepare was called outside a run", hint="call dt.init() first, and close it last"
         )
     if is_wrapped(model):
         raise ConfigError(
-            f"this {type(model).__name__} is wrapped already", mend="prepare the plain model, once"
+            f"this {type(model).__name__} is wrapped already", hint="prepare the plain model, once"
         )
     chosen = load_strategy(strategy)
     checked = check_options(chosen, options)
@@ -50,7 +54,11 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()
-    return _hooked(chosen.wrap(model.to(run.device), run, checked), chosen, run)
+    refuse_split_model(model, run.device)
+    watch_batch_norm(model)
+    wrapped = _hooked(chosen.wrap(model.to(run.device), run, checked), chosen, run)
+    run.seed_this_rank()
+    return wrapped
 
 
 def load_strategy(name: str) -> Strategy:
@@ -62,7 +70,7 @@ def load_strategy(name: str) -> Strategy:
 
 
 def check_options(strategy: Strategy, options: dict[str, Any]) -> StrategyOptions:
-    """The options as the strategy's model; ConfigError names the wrong one and the nearest right one."""
+    """Check options against the strategy's model; ConfigError names a wrong one and the nearest right one."""
     try:
         return strategy.Options(**options)
     except ValidationError as error:
@@ -70,11 +78,11 @@ def check_options(strategy: Strategy, options: dict[str, Any]) -> StrategyOption
         name = ".".join(str(part) for part in first["loc"])
         known = list(strategy.Options.model_fields)
         if first["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, known, n=1)
+            near = nearest(name, known)
             raise ConfigError(
                 f"strategy {strategy.name!r} has no option {name!r}",
                 cause=f"it has {', '.join(known) or 'none'}",
-                mend=f"did you mean {near[0]!r}?" if near else None,
+                hint=f"did you mean {near!r}?" if near else None,
             ) from None
         raise ConfigError(
             f"option {name}={first['input']!r} of strategy {strategy.name!r}: {first['msg'].lower()}"
@@ -82,14 +90,17 @@ def check_options(strategy: Strategy, options: dict[str, Any]) -> StrategyOption
 
 
 def _hooked(wrapped: nn.Module, strategy: Strategy, run: Run) -> nn.Module:
-    if run.world_size == 1:
+    alone = run.world_size == 1
+    if alone or strategy.averages:
+        run.gradients.track(wrapped)
+    else:
+        run.gradients.exchanged_otherwise(wrapped)
+    if alone:
         return wrapped
-    # Neither hook is worth tracing, and the throw-away step must not be compiled into the model.
+    # Neither hook is worth tracing, and the discarded step must not be compiled into the model.
     if find_ddp(wrapped) is not None:
         warm = cast("Any", torch.compiler.disable)(WarmUpOnFirstBatch())
         wrapped.register_forward_pre_hook(warm, with_kwargs=True)
-    if strategy.averages:
-        wrapped.register_forward_hook(
-            cast("Any", torch.compiler.disable)(ShareWeighting(run.share, run.world_size))
-        )
+    seen = run.gradients.forward_seen
+    wrapped.register_forward_pre_hook(cast("Any", torch.compiler.disable)(lambda module, args: seen(module)))
     return wrapped

@@ -1,4 +1,4 @@
-"""One process: the model as it is."""
+"""Strategy `single`: one process, the model unwrapped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dist_train.strategies.unwrap import unwrap
 
 
 class SingleOptions(StrategyOptions):
-    """There is nothing to choose."""
+    """No options."""
 
 
 class Single:
-    """No exchange of gradients; only for one rank."""
+    """For one rank only: no gradients are exchanged."""
 
     name = "single"
     Options: type[StrategyOptions] = SingleOptions
@@ -30,7 +30,7 @@ class Single:
             raise ConfigError(
                 f"strategy 'single' cannot train on {run.world_size} ranks",
                 cause="it exchanges no gradients, so each rank would train a model of its own",
-                mend="use strategy 'ddp'",
+                hint="use strategy 'ddp'",
             )
         return model
 
@@ -40,8 +40,8 @@ class Single:
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def clip_norm(self, module: nn.Module, max_norm: float) -> float:
-        return float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm))
+    def clip_norm(self, module: nn.Module, max_norm: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
 
 
 STRATEGY = Single()

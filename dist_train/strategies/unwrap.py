@@ -1,4 +1,4 @@
-"""From a wrapped model to the user's own."""
+"""Find the user's own module inside its wrappers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DDP, DataParallel and torch.compile, in whatever order they were applied."""
+    """Return the module inside DDP, DataParallel and torch.compile, in whatever order they were applied."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module

@@ -1,9 +1,9 @@
-"""One throw-away step, so that a restarted run exchanges its gradients in the same layout.
+"""Run one discarded step, so that a restarted run all-reduces its gradients in the same layout.
 
 DDP groups gradients into buckets by the order of registration, and regroups them by the order in
 which the first backward pass produced them. A ring adds each element in an order that depends on
 its place in the bucket. So without this the first step after a restart adds in another order than
-the same step of an undisturbed run, and from three ranks on its bits differ. After one thrown-away
+the same step of an undisturbed run, and from three ranks on its bits differ. After one discarded
 backward pass the next forward regroups, before any gradient that counts.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,23 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dist_train.distributed.nested import map_tensors
+from dist_train.distributed.pytree import map_tensors
+from dist_train.distributed.run import current
 from dist_train.errors import ConfigError
-from dist_train.strategies.outputs import hidden_tensors, trained_tensors
-from dist_train.strategies.unwrap import find_ddp, unwrap
+from dist_train.strategies.discarded_step import attributes_kept, backward_hooks_off
+from dist_train.strategies.unwrap import find_ddp
 
-# Modules that have had their throw-away step.
+# Modules that have had their discarded step.
 _warm: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
-    """Run a forward and backward pass that leaves no trace but DDP's regrouping.
+    """Run a forward and backward pass whose only effect is DDP's regrouping.
 
-    Collective. Buffers, gradients and all random generators are put back. Does nothing for a model
-    without DDP, and for one that has had it; the first training forward of a prepared model does it
-    where nobody called this before.
+    Collective. Buffers, gradients, the RNG state and the modules' own Python attributes are restored, and
+    hooks of parameters' gradients and of modules' backward passes do not run. What forward changes outside
+    of the module happens twice. Does nothing for a model without DDP, and for one that is warm already; the
+    first training forward of a prepared model calls it if the program has not.
 
     Args:
         wrapped: what prepare returned.
@@ -45,7 +47,15 @@ def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
     if ddp is None or ddp in _warm:
         return False
     _warm.add(ddp)
-    with _state_kept(ddp), _synchronising(ddp):
+    run = current()
+    uncounted = nullcontext() if run is None else run.gradients.discarded()
+    with (
+        _state_kept(ddp),
+        attributes_kept(ddp.module),
+        backward_hooks_off(ddp),
+        _synchronising(ddp),
+        uncounted,
+    ):
         forward_backward()
         if ddp.static_graph:
             # Its first pass only counts; the order is taken from the second.
@@ -63,21 +73,42 @@ class WarmUpOnFirstBatch:
 
 
 def _forward_backward(module: nn.Module, args: Any, kwargs: Any) -> None:
-    # Copies: a model may change its input in place, and a graph in front of it must stay whole.
+    # Copies: a model may change its input in place, and the graph that produced it must stay intact.
     args, kwargs = map_tensors(list(args), _copy), map_tensors(dict(kwargs), _copy)
     output = module(*args, **kwargs)
-    for name in hidden_tensors(output):
-        raise ConfigError(
-            f"{type(unwrap(module)).__name__} returns a {name} that hides tensors",
-            cause="the gradient of an uneven share cannot be weighted inside it",
-            mend="return tensors, tuples, lists, dicts or dataclasses",
-        )
     starts = trained_tensors(output)
     if not starts:
         raise ConfigError("the model's output needs no gradient: nothing can be trained by it")
     # Autograd runs nodes in the reverse order of their creation, so any loss over the same outputs
     # produces the gradients in the same order as this sum.
     torch.autograd.backward(starts, [torch.ones_like(start) for start in starts])
+
+
+def trained_tensors(value: Any) -> list[torch.Tensor]:
+    """Every tensor in `value` from which a backward pass can start, attributes of objects included."""
+    found: dict[int, torch.Tensor] = {}
+    seen: set[int] = set()
+
+    def visit(item: Any) -> None:
+        if isinstance(item, torch.Tensor):
+            if item.requires_grad:
+                found[id(item)] = item
+            return
+        if id(item) in seen or isinstance(item, nn.Module | type | str | bytes):
+            return
+        seen.add(id(item))
+        if isinstance(item, Mapping):
+            inside = list(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            inside = list(item)
+        else:
+            inside = []
+        # A dataclass, a distribution, an output class of the model's own.
+        for each in (*inside, *getattr(item, "__dict__", {}).values()):
+            visit(each)
+
+    visit(value)
+    return list(found.values())
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -107,7 +138,7 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
     for parameter, _ in grads:
         parameter.grad = None
     try:
-        with _generators_kept():
+        with _rng_state_kept():
             yield
     finally:
         with torch.no_grad():
@@ -115,16 +146,21 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
                 owner._buffers[name] = buffer.copy_(value)
         for parameter, grad in grads:
             parameter.grad = grad
-        # Under autocast the cache holds copies of weights with the thrown-away graph on them.
+        # Under autocast the cache holds copies of weights that belong to the discarded graph.
         torch.clear_autocast_cache()
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
+def _rng_state_kept() -> Iterator[None]:
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():  # torch's CPU generator and every GPU's
+        # The CPU's generator and the own GPU's: without devices it copies every visible one's, and warns.
+        with torch.random.fork_rng(devices=_own_gpus()):
             yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+def _own_gpus() -> list[int]:
+    return [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The command line as a process of its own, with a deadline for it and for all that it starts."""
+"""Run the command line as a subprocess, with a deadline for it and all that it starts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import IO
 
 import psutil
 
-from dist_train.testing.processes import ask_for_stacks, descendants, describe, end, marked
+from dist_train.testing.process_tree import ask_for_stacks, descendants, describe, end, with_environ
 
 _ID = "DIST_TRAIN_TESTING_COMMAND"
 
 
 @dataclass(frozen=True)
 class CliResult:
-    """How a command ended. `code` is negative for a signal, as subprocess has it."""
+    """Exit code and output of a command; `code` is negative for a signal, as in subprocess."""
 
     code: int
     stdout: str
@@ -30,17 +30,17 @@ class CliResult:
     seconds: float
 
     def __str__(self) -> str:
-        """For assertion messages: everything that is known."""
-        said = f"-- stdout\n{self.stdout}\n-- stderr\n{self.stderr}"
-        return f"exit code {self.code} after {self.seconds:.1f} s\n{said}"
+        """Everything, for assertion messages."""
+        output = f"-- stdout\n{self.stdout}\n-- stderr\n{self.stderr}"
+        return f"exit code {self.code} after {self.seconds:.1f} s\n{output}"
 
 
 class CliTimedOut(TimeoutError):
-    """The command had not ended by its deadline; it and all that it had started were killed."""
+    """The command missed its deadline and was killed with all that it had started."""
 
-    def __init__(self, words: Sequence[str], ended: Sequence[str], partial: CliResult) -> None:
+    def __init__(self, args: Sequence[str], ended: Sequence[str], partial: CliResult) -> None:
         tree = "\n  ".join(ended)
-        super().__init__(f"dist-train {' '.join(words)}: killed with\n  {tree}\n{partial}")
+        super().__init__(f"dist-train {' '.join(args)}: killed with\n  {tree}\n{partial}")
         self.partial = partial
 
 
@@ -50,16 +50,16 @@ def launch_cli(
     env: Mapping[str, str | None] | None = None,
     timeout_s: float = 60.0,
 ) -> CliResult:
-    """Run `dist-train ARGS` in a session of its own and wait for its end.
+    """Run `dist-train ARGS` in a new session and wait for it.
 
     Args:
-        args: the words after `dist-train`, the verb included.
-        cwd: where it runs.
+        args: the arguments after `dist-train`, starting with the subcommand.
+        cwd: working directory.
         env: changes to this process's environment; None removes a variable.
-        timeout_s: after it the command and everything that it started are killed, by number.
+        timeout_s: after it the command and all that it started are killed, by pid.
 
     Raises:
-        CliTimedOut: with what it had written by then, the stacks of its ranks too.
+        CliTimedOut: with the output so far, including the stacks of its ranks.
     """
     identity = secrets.token_hex(8)
     environ = {**os.environ, _ID: identity}
@@ -68,7 +68,7 @@ def launch_cli(
             environ.pop(name, None)
         else:
             environ[name] = value
-    # Files, not pipes: an orphan that holds a pipe would keep us reading for ever.
+    # Files, not pipes: an orphan that holds a pipe open would block the reader for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
         process = subprocess.Popen(
@@ -83,13 +83,13 @@ def launch_cli(
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            ask_for_stacks(_kin(process, identity))
+            ask_for_stacks(_processes(process, identity))
             ended = _end_tree(process, identity)
             partial = CliResult(process.wait(), _text(out), _text(err), time.monotonic() - began)
             raise CliTimedOut(args, ended, partial) from None
         except BaseException:
-            # A test's own deadline, or Ctrl-C: pytest shows what this process has written.
-            ask_for_stacks(_kin(process, identity))
+            # The test's deadline, or Ctrl-C: pytest shows what this process has written.
+            ask_for_stacks(_processes(process, identity))
             _end_tree(process, identity)
             process.wait()
             sys.stderr.write(_text(err))
@@ -97,24 +97,24 @@ def launch_cli(
         return CliResult(process.returncode, _text(out), _text(err), time.monotonic() - began)
 
 
-def _kin(process: subprocess.Popen[bytes], identity: str) -> list[psutil.Process]:
-    """Everything that it has started, orphans too; some may be named twice."""
-    return [*descendants(process.pid), *marked(_ID, identity)]
+def _processes(process: subprocess.Popen[bytes], identity: str) -> list[psutil.Process]:
+    """Everything that it has started, orphans included; may have duplicates."""
+    return [*descendants(process.pid), *with_environ({_ID: identity})]
 
 
 def _end_tree(process: subprocess.Popen[bytes], identity: str) -> list[str]:
-    """Kill root and descendants until none is left: a parent may start one more while it dies."""
-    told: list[str] = []
+    """Kill root and descendants until none is left: a parent may start another one meanwhile."""
+    ended: list[str] = []
     while True:
-        kin = {found.pid: found for found in _kin(process, identity)}
-        if not kin and process.poll() is not None:
-            return told
-        told += [describe(found) for found in kin.values()]
+        processes = {found.pid: found for found in _processes(process, identity)}
+        if not processes and process.poll() is not None:
+            return ended
+        ended += [describe(found) for found in processes.values()]
         process.kill()
-        left = end(kin.values())
+        left = end(processes.values())
         process.wait()
         if left:
-            return told
+            return ended
 
 
 def _text(file: IO[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""The side of the rank: its environment, its stack on request, its answer."""
+"""Main function of a rank that `run_ranks` starts: environment, stack dump on request, answer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,38 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dist_train import env
-from dist_train.jobs.parent import end_with_parent
+from dist_train.jobs.parent_death_signal import end_with_parent
 
 VALUE, ERROR = b"v", b"e"
 
-# What another launcher, or a run around this test, has left in the environment.
+# Variables of another launcher, or of a run around this test.
 _FOREIGN = ("DIST_TRAIN_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "PALS_", "TORCHELASTIC_")
 
 
 def rank_environ(rank: int, n: int, port: int) -> dict[str, str]:
-    """This process's environment with one rank's facts in it, as torchrun gives them."""
+    """This process's environment with the variables that torchrun sets for one rank."""
     own = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_FOREIGN) and name not in env.TORCHRUN_NAMES
     }
-    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
-    facts |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    # The parent serves the store, as torchrun's agent does: then every rank is a client of it.
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
+    variables |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    # The parent serves the store, as torchrun's agent does: every rank is a client.
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    return {**own, **{name: str(value) for name, value in facts.items()}, "MASTER_ADDR": "127.0.0.1", **agent}
+    return {
+        **own,
+        **{name: str(value) for name, value in variables.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        **agent,
+    }
 
 
 def rank_main(
     fn: Callable[..., Any], args: tuple[Any, ...], environ: dict[str, str], stack: str, answers: Connection
 ) -> None:
-    """Run the function and send its value, or the traceback of whatever it raised."""
-    # A test that is killed leaves no ranks behind.
+    """Run the function; send its value, or the traceback of its exception."""
+    # No ranks remain when the test is killed.
     end_with_parent(os.getppid(), signal.SIGKILL)
     with open(stack, "w") as file:
         faulthandler.register(signal.SIGUSR1, file=file, all_threads=True, chain=False)
@@ -60,13 +65,13 @@ def _answer(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         _close_run(failed=False)
         return VALUE + pickle.dumps(value)
     except BaseException:
-        told = traceback.format_exc()
+        text = traceback.format_exc()
         _close_run(failed=True)
-        return ERROR + told.encode()
+        return ERROR + text.encode()
 
 
 def _close_run(*, failed: bool) -> None:
-    """multiprocessing's processes leave without atexit, which closes a run elsewhere."""
+    """Close an open run: processes of multiprocessing skip atexit, which otherwise does."""
     module = sys.modules.get("dist_train.distributed.run")
     run = module.current() if module is not None else None
     if run is not None:

@@ -1,4 +1,4 @@
-"""A function on n ranks, each a process: with a deadline, and with every rank's traceback."""
+"""Run a function on n ranks, each a process, with a deadline and every rank's traceback."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dist_train.testing.processes import descendants, end
+from dist_train.testing.process_tree import descendants, end
 from dist_train.testing.rank_process import ERROR, VALUE, rank_environ, rank_main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _POLL_S = 0.02
-# For the dump of a stack that was asked for, and for a rank to end after its answer.
+# Time for a requested stack dump, and for a rank to exit after its answer.
 _DUMP_S = 1.0
 _END_S = 15.0
 
 
 class RanksFailed(Exception):
-    """Some ranks raised, died or did not answer.
+    """Some ranks raised, were killed or did not answer.
 
     Attributes:
-        tracebacks: rank -> its traceback, or its stack where it had to be killed.
+        tracebacks: rank -> its traceback, or its stack if it had to be killed.
     """
 
     def __init__(self, n: int, tracebacks: Mapping[int, str]) -> None:
@@ -51,21 +51,21 @@ def run_ranks(
     start: Literal["fork", "spawn"] = "fork",
     after_failure_s: float = 5.0,
 ) -> list[Any]:
-    """Run `fn(*args)` on n processes; returns what each returned (pickled), in rank order.
+    """Run `fn(*args)` in n processes; returns their values (by pickle) in rank order.
 
-    Each has torchrun's variables, a store served by this process at a port of its own, and one
-    thread: both `dist_train.init()` and `torch.distributed.init_process_group("gloo")` work. A run
-    that `fn` leaves open is closed.
+    Each has torchrun's variables, a TCPStore that this process serves, and one thread: both
+    `dist_train.init()` and `torch.distributed.init_process_group("gloo")` work. A run that `fn`
+    leaves open is closed.
 
     Args:
         fn: called on every rank.
         n: number of ranks.
-        timeout_s: for all together; then every rank that still runs writes its stack and is killed.
+        timeout_s: for all together; then every running rank writes its stack and is killed.
         args: its arguments.
-        environ: further variables for every rank.
-        start: fork starts in milliseconds and takes any function, but the calling process must hold
-            no process group and have run no CUDA; spawn takes a function that can be imported.
-        after_failure_s: how long the others may go on once a rank has failed: they may wait for it.
+        environ: additional variables of every rank.
+        start: fork takes milliseconds and any function, but the caller must have no process group and
+            must not have initialized CUDA; spawn needs a function that can be imported.
+        after_failure_s: time for the other ranks once one has failed: they may be waiting for it.
 
     Raises:
         RanksFailed: with the traceback of every rank that failed.
@@ -89,7 +89,7 @@ def run_ranks(
 
 @dataclass
 class _Rank:
-    """One rank as its parent sees it."""
+    """Parent's view of one rank."""
 
     rank: int
     process: BaseProcess
@@ -118,17 +118,17 @@ class _Rank:
         theirs.close()
         return cls(rank, process, ours, stack)
 
-    def look(self) -> None:
-        """Take an answer that has come, or see that none will."""
+    def poll(self) -> None:
+        """Receive the answer if it has come; note a rank that ended without one."""
         if self.done:
             return
-        dead = not self.process.is_alive()  # asked before the pipe: what it wrote last is not missed
+        ended = not self.process.is_alive()  # before reading the pipe, so that a last answer is not missed
         try:
             if not self.answered and self.answers.poll(0):
                 self._take(self.answers.recv_bytes())
         except EOFError:
             pass
-        if dead and not self.answered:
+        if ended and not self.answered:
             self.failure = f"ended without an answer: {_cause(self.process.exitcode)}"
 
     def _take(self, answer: bytes) -> None:
@@ -141,16 +141,16 @@ class _Rank:
 
     @property
     def done(self) -> bool:
-        """Nothing more is expected of it."""
+        """Whether it has failed, or has answered and exited."""
         return self.failure is not None or (self.answered and not self.process.is_alive())
 
     def ask_for_stack(self) -> None:
-        """faulthandler writes it from a C signal handler: also when the rank hangs inside C code."""
+        """Request a stack dump; faulthandler's C handler also works while the rank hangs in C code."""
         if self.process.is_alive() and self.process.pid is not None and self.stack.exists():
             os.kill(self.process.pid, signal.SIGUSR1)
 
     def end(self) -> None:
-        """Kill it with its own children, if it lives; let go of its pipe."""
+        """Kill it with its children if it is running; close its pipe."""
         pid = self.process.pid
         if pid is not None and self.process.is_alive():
             children = descendants(pid)
@@ -176,7 +176,7 @@ def _wait(ranks: Sequence[_Rank], deadline: float, timeout_s: float, after_failu
             deadline, why = min(deadline, time.monotonic() + _END_S), "answered, but did not end"
         time.sleep(_POLL_S)
         for each in pending:
-            each.look()
+            each.poll()
 
 
 def _give_up(pending: Sequence[_Rank], why: str) -> None:
@@ -184,7 +184,7 @@ def _give_up(pending: Sequence[_Rank], why: str) -> None:
         each.ask_for_stack()
     time.sleep(_DUMP_S)
     for each in pending:
-        stack = each.stack.read_text(errors="replace") if each.stack.exists() else "(it had not begun)"
+        stack = each.stack.read_text(errors="replace") if each.stack.exists() else "(not started)"
         each.failure = f"{why}; its stack:\n{stack}"
 
 
@@ -196,9 +196,14 @@ def _cause(code: int | None) -> str:
 
 @contextmanager
 def _store() -> Iterator[int]:
-    """A store that lives in this process: its port is chosen and bound in one act."""
-    from dist_train.distributed.stores import TCPStore
+    """Serve a TCPStore in this process; port 0, so that choosing and binding are one step.
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    On an IPv4 socket: torch's server has one thread, which looks up the name of each client's address. That
+    of an IPv4 client of a socket for both families (::ffff:127.0.0.1) is in no /etc/hosts, so that a name
+    server that answers in seconds stops all ranks for half a minute.
+    """
+    from dist_train.distributed.tcp_store import serve_on_loopback
+
+    store = serve_on_loopback()
     yield store.port
     del store

@@ -1,147 +1,226 @@
-"""From a config to a Trainer, in the order that makes a restart give the same bits."""
+"""From a config's components to a Trainer, in the order that makes a restart give the same bits.
+
+`build` makes, in this order: loaders, one sample batch that is not trained on, the wrapped model, one
+throw-away step, optimizer, schedule, unit counter, records and sinks, callbacks, saves. The RNG state of
+the training comes last; `Trainer.fit` then restores a checkpoint into all of it.
+"""
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import IterableDataset
 
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.config.dump import config_xxh3
 from dist_train.config.schema import RunConfig
-from dist_train.data.exact import ExactLoader
-from dist_train.data.shares import Share
+from dist_train.data.batch_partition import MicroBatch
+from dist_train.data.data_agreement import DataAgreement
+from dist_train.data.exact_loader import ExactLoader
+from dist_train.data.loader import AnyLoader
+from dist_train.data.streams.iterable_loader import IterableLoader
+from dist_train.data.streams.sharded_stream import agree_on_shards
 from dist_train.distributed.determinism import facts
 from dist_train.distributed.run import Run
+from dist_train.distributed.smallest_batch import watch_batch_norm
+from dist_train.errors import ConfigError
 from dist_train.observability.sink import SinkContext
-from dist_train.observability.sinks import Sinks
-from dist_train.resilience.faults import FaultPlan
+from dist_train.observability.sink_fanout import SinkFanout
+from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
 from dist_train.strategies.base import Strategy, is_for_one_process
 from dist_train.strategies.prepare import check_options, load_strategy
+from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.warmup import warm_up
-from dist_train.trainer.components import make, make_model, make_task, target_of
-from dist_train.trainer.fit import Trainer
-from dist_train.trainer.own_work import OwnWork
-from dist_train.trainer.pace import Pace
-from dist_train.trainer.position import Extent
-from dist_train.trainer.records import Records
-from dist_train.trainer.report import Reporter
-from dist_train.trainer.rng import rng_kept, seed_for_model, seed_for_training
-from dist_train.trainer.saves import Saves
-from dist_train.trainer.schedules import make_schedule
+from dist_train.trainer.build_components import Components
+from dist_train.trainer.callback_hooks import CallbackHooks
+from dist_train.trainer.checkpointing import Saves
+from dist_train.trainer.loss_normalizer import UnitCounter, units_vary
+from dist_train.trainer.non_finite import NonFiniteRule
+from dist_train.trainer.parameter_groups import check_group_options, grouped
+from dist_train.trainer.records.metric_records import Reporter
+from dist_train.trainer.records.metric_sums import Reducer
+from dist_train.trainer.records.step_records import Records
+from dist_train.trainer.records.straggler import OwnWork
+from dist_train.trainer.records.throughput import Pace
+from dist_train.trainer.rng_isolation import rng_kept, seed_for_training
 from dist_train.trainer.step import Forward, Stepper
-from dist_train.trainer.tally import Reducer
-from dist_train.trainer.units import UnitCounter
+from dist_train.trainer.trainer import Trainer
+from dist_train.trainer.training_position import Horizon
 
-# Always there; a config names further ones.
+# Always open; a config names further ones.
 _SINKS = ("jsonl", "console")
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Both loaders and one batch that nobody trains on."""
+    """Both loaders and one batch that is not trained on."""
 
-    train: ExactLoader
-    evaluation: ExactLoader | None
-    sample: Share
+    train: AnyLoader
+    evaluation: AnyLoader | None
+    sample: MicroBatch
 
 
-def build(config: RunConfig, run: Run, run_dir: RunDir, grace_s: float) -> Trainer:
-    """Wire everything that one training needs. Collective.
-
-    Model, wrapper, throw-away step, optimizer, schedule, loader; `fit` then restores the
-    checkpoint into them, random streams last.
+def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, grace_s: float) -> Trainer:
+    """Assemble what one training needs. Collective.
 
     Args:
+        components: what the config names, made by `make_components`.
         run_dir: where records and checkpoints go.
         grace_s: seconds from a stop signal to the kill.
 
     Raises:
-        ConfigError: a component does not fit; the message names its key.
+        ConfigError: a component or option does not fit; the message names its key.
     """
-    seed_for_model(config.seed)
-    data, task = _data(config, run), make_task(config)
-    seed_for_model(config.seed)
-    strategy, model = _wrapped_model(config, run)
-    forward = Forward(model, task, config.trainer.precision, run.device)
+    data = _data(config, components, run)
+    strategy, model = _wrapped_model(config, components.model, run)
+    forward = Forward(
+        model, components.task, config.trainer.precision, run.device, config.trainer.channels_last
+    )
     # DDP lays out its exchange by its first backward pass: do one before any that counts, at every start.
     warm_up(model, lambda: torch.autograd.backward([forward(data.sample).total]))
-    extent = Extent.of(data.train.n, config.data.batch_size, config.trainer.epochs, config.trainer.steps)
-    optimizer: Optimizer = make(config.optimizer, "optimizer", model.parameters())
-    schedule = _schedule(config, optimizer, extent)
-    units = UnitCounter(task, run.control, data.sample)
+    horizon = Horizon.of(
+        data.train.samples_per_epoch, config.data.batch_size, config.trainer.epochs, config.trainer.steps
+    )
+    optimizer = components.optimizer(grouped(strategy.unwrap(model), config.parameter_groups))
+    check_group_options(optimizer, config.parameter_groups)
+    schedule = components.schedule(optimizer, horizon.total_steps)
+    if isinstance(schedule, ReduceLROnPlateau) and data.evaluation is None:
+        raise ConfigError(
+            f"schedule: {type(schedule).__name__} follows a metric of the evaluation, and there is none",
+            hint="set data.evaluation, or choose another schedule",
+        )
+    units = UnitCounter(components.task, run.control, data.sample)
+    pace, sinks, bare_model = Pace(), _sinks(config, run, run_dir, horizon), strategy.unwrap(model)
+    records = Records(run, Reporter(horizon), Reducer(run.control), sinks, pace, OwnWork(bare_model))
+    hooks = CallbackHooks(
+        components.callbacks,
+        run,
+        run_dir,
+        horizon,
+        bare_model,
+        optimizer,
+        metrics=lambda: records.newest,
+        sinks=sinks,
+        timeout_s=config.resilience.collective_timeout_s,
+    )
+    state = {"model": model, "optimizer": optimizer, **({} if schedule is None else {"schedule": schedule})}
+    finite = NonFiniteRule(
+        run,
+        config.trainer.on_nonfinite,
+        model,
+        data.train,
+        horizon,
+        lambda: None if saves.newest is None else saves.newest.step,
+        run_dir.checkpoints,
+    )
+    state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)
     manager = _manager(config, run, run_dir, strategy)
-    state = {"model": model, "optimizer": optimizer, **({} if schedule is None else {"schedule": schedule})}
-    saves = Saves(manager, config.checkpoint, extent, data.train, state, run.control, grace_s, faults)
-    sinks, pace = _sinks(config, run, run_dir, extent), Pace()
-    own_work = OwnWork(strategy.unwrap(model))
-    records = Records(run, Reporter(extent), Reducer(run.control), sinks, pace, own_work)
+    saves = Saves(manager, config.checkpoint, horizon, data.train, state, run.control, grace_s, faults)
     seed_for_training(config.seed, run.rank)
+    clip_norm = config.trainer.clip_norm
     return Trainer(
         run=run,
         config=config.trainer,
-        extent=extent,
+        horizon=horizon,
         loader=data.train,
         evaluation=data.evaluation,
         stepper=Stepper(
-            forward, strategy, optimizer, schedule, units, run.world_size, config.trainer.clip_norm
+            forward,
+            strategy,
+            optimizer,
+            schedule,
+            units,
+            run.world_size,
+            clip_norm,
+            skips=config.trainer.on_nonfinite == "skip",
         ),
+        finite=finite,
         records=records,
         saves=saves,
+        callbacks=hooks,
         faults=faults,
         sinks=sinks,
         pace=pace,
     )
 
 
-def _data(config: RunConfig, run: Run) -> _Data:
-    part = config.data.evaluation
-    train = make(config.data.train, "data")
-    evaluation = None if part is None else _loader(make(part, "data"), config, run, shuffle=False)
-    # A loader of its own, so that the one that counts is not moved, nor any random stream.
-    throw_away = _loader(train, config, run, workers=0)
-    with rng_kept(), closing(throw_away.shares()) as shares:  # type: ignore[type-var]
-        sample = next(shares)
-    return _Data(_loader(train, config, run), evaluation, sample)
+def _data(config: RunConfig, components: Components, run: Run) -> _Data:
+    dataset = components.evaluation
+    evaluation = None
+    if dataset is not None:
+        evaluation = _loader(dataset, components, config, run, evaluation=True, compare=True)
+    # A loader of its own, so that neither the position of the training's nor any RNG state moves.
+    throw_away = _loader(components.train, components, config, run, workers=0, compare=True)
+    with rng_kept(), closing(throw_away.micro_batches()) as micro_batches:  # type: ignore[type-var]
+        sample = next(micro_batches)
+    return _Data(_loader(components.train, components, config, run), evaluation, sample)
 
 
 def _loader(
-    dataset: Any, config: RunConfig, run: Run, shuffle: bool = True, workers: int | None = None
-) -> ExactLoader:
+    dataset: Any,
+    components: Components,
+    config: RunConfig,
+    run: Run,
+    evaluation: bool = False,
+    workers: int | None = None,
+    compare: bool = False,
+) -> AnyLoader:
+    workers = config.data.workers if workers is None else workers
+    # An evaluation counts every sample.
+    drop_last = config.data.drop_last and not evaluation
+    # Units that vary are counted in each batch: in CPU memory, where that waits for nothing. The forward
+    # pass then copies the batch, from pinned memory.
+    device = None if units_vary(components.task) else run.device
+    if isinstance(dataset, IterableDataset):
+        return IterableLoader(
+            dataset,
+            config.data.batch_size,
+            control=run.control,
+            seed=config.seed,
+            workers=workers,
+            accumulate=config.trainer.accumulate,
+            collate_fn=components.collate_fn,
+            drop_last=drop_last,
+            pin_memory=run.device.type == "cuda",
+            device=device,
+        )
+    agree_on_shards(dataset, run.control, config.data.batch_size, not evaluation)
     return ExactLoader(
         dataset,
         config.data.batch_size,
-        shuffle=shuffle,
+        shuffle=not evaluation,
         seed=config.seed,
         rank=run.rank,
         world_size=run.world_size,
-        workers=config.data.workers if workers is None else workers,
+        workers=workers,
         accumulate=config.trainer.accumulate,
+        drop_last=drop_last,
+        collate_fn=components.collate_fn,
         pin_memory=run.device.type == "cuda",
-        device=run.device,
+        device=device,
+        agreement=DataAgreement(run.exchange, dataset) if compare and run.exchange is not None else None,
     )
 
 
-def _wrapped_model(config: RunConfig, run: Run) -> tuple[Strategy, nn.Module]:
+def _wrapped_model(config: RunConfig, model: nn.Module, run: Run) -> tuple[Strategy, nn.Module]:
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
     if run.world_size == 1 and not is_for_one_process(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
-    return strategy, strategy.wrap(make_model(config).to(run.device), run, options)
-
-
-def _schedule(config: RunConfig, optimizer: Optimizer, extent: Extent) -> Any | None:
-    if config.schedule is None:
-        return None
-    target = target_of(config.schedule, "schedule")
-    return make_schedule(target, config.schedule.args, optimizer, extent.total_steps)
+    refuse_split_model(model, run.device)
+    watch_batch_norm(model)
+    moved = model.to(run.device)
+    if config.trainer.channels_last:
+        moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return strategy, strategy.wrap(moved, run, options)
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:
@@ -160,8 +239,13 @@ def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -
     )
 
 
-def _sinks(config: RunConfig, run: Run, run_dir: RunDir, extent: Extent) -> Sinks:
+def _sinks(config: RunConfig, run: Run, run_dir: RunDir, horizon: Horizon) -> SinkFanout:
     if not run.is_main:
-        return Sinks()
-    names = list(dict.fromkeys([*_SINKS, *config.logging.sinks]))
-    return Sinks.open(names, SinkContext(run_dir, extent.total_steps, extent.epochs))
+        return SinkFanout()
+    named = config.logging.sinks
+    names = list(dict.fromkeys([*_SINKS, *(sink.name for sink in named)]))
+    context = SinkContext(run_dir, horizon.total_steps, horizon.epochs)
+    options = {sink.name: sink.options for sink in named}
+    # Others may draw (an id of a run, jitter of a retry); keeping the RNG state costs some 50 microseconds.
+    around = rng_kept if set(names) - set(_SINKS) else nullcontext
+    return SinkFanout.open(names, context, options, around)

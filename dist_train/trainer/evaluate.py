@@ -8,33 +8,33 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from dist_train.data.exact import ExactLoader
-from dist_train.distributed.control import Control
-from dist_train.trainer.rng import rng_kept
+from dist_train.data.loader import AnyLoader
+from dist_train.distributed.control_group import Control
+from dist_train.trainer.records.metric_sums import Means, MetricSums, Reducer
+from dist_train.trainer.rng_isolation import rng_kept
 from dist_train.trainer.step import Forward
-from dist_train.trainer.tally import Means, Reducer, Tally
 
 
 def evaluate(
-    forward: Forward, loader: ExactLoader, control: Control, alive: Callable[[], None] = lambda: None
+    forward: Forward, loader: AnyLoader, control: Control, alive: Callable[[], None] = lambda: None
 ) -> Means:
     """Mean loss per unit and metrics over the whole data set; collective.
 
-    The model goes back to the mode it was in, its buffers and every random stream to their values:
-    one more evaluation changes no later bit of the training.
+    The model's mode, its buffers and the RNG state are put back: one more evaluation changes no later
+    bit of the training.
 
     Args:
         alive: called after every batch: an evaluation may take long.
     """
-    tally = Tally()
+    metric_sums = MetricSums()
     # The data set's own randomness is keyed by epoch: always the same one, also after a restart.
     loader.seek(0, 0)
     with rng_kept(), _evaluating(forward.model), torch.no_grad():
-        for share in loader.shares():
-            units = forward.task.units(share.batch) if share.count else 0
-            tally.add(forward(share), units, counts=share.count > 0)
+        for micro_batch in loader.micro_batches():
+            units = forward.task.units(micro_batch.batch) if micro_batch.count else 0
+            metric_sums.add(forward(micro_batch), units, counts=micro_batch.count > 0)
             alive()
-    return Reducer(control).means(tally)
+    return Reducer(control).means(metric_sums)
 
 
 @contextmanager

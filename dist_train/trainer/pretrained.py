@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from dist_train.checkpoint.files import load_model
+from dist_train.checkpoint.weights.model_io import load_model
 from dist_train.config.component import Component
 from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError
-from dist_train.trainer.components import check_call, make, target_of
+from dist_train.trainer.component_factory import check_call, make, target_of
 
 
 def pretrained(
@@ -44,7 +44,7 @@ def pretrained(
 
 
 def unstarted(config: RunConfig) -> RunConfig:
-    """The config with the model alone, for whoever puts other weights into it: the file may be gone."""
+    """The config with the model alone, for a caller that loads other weights: the file may be gone."""
     target = target_of(config.model, "model")
     if target is not pretrained:
         return config

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from dist_train.data.shares import Share
+from dist_train.data.batch_partition import MicroBatch
+from dist_train.distributed.pytree import map_tensors
+from dist_train.distributed.tensor_norms import gradient_norm, on_one_rank
 from dist_train.distributed.transfer import to_device
 from dist_train.strategies.base import Strategy
-from dist_train.trainer.tally import Tally
+from dist_train.trainer.finite_update import (
+    FiniteUpdate,
+    StepNumbers,
+    start_gradient,
+)
+from dist_train.trainer.loss_normalizer import UnitCounter
+from dist_train.trainer.records.metric_sums import MetricSums
+from dist_train.trainer.schedules import step_with_metric
 from dist_train.trainer.task import LossOutput, Task
-from dist_train.trainer.units import UnitCounter
 
 
 class Forward:
@@ -24,17 +33,28 @@ class Forward:
     Args:
         model: the wrapped model.
         precision: fp32, or bf16 by autocast of the forward pass (weights and reductions stay as they are).
+        channels_last: give tensors of four dimensions in NHWC order.
     """
 
-    def __init__(self, model: nn.Module, task: Task, precision: str, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        precision: str,
+        device: torch.device,
+        channels_last: bool = False,
+    ) -> None:
+        self._channels_last = channels_last
         self.model = model
         self.task = task
         self._precision = precision
         self._device = device
 
-    def __call__(self, share: Share) -> LossOutput:
-        """Sum over the units of the micro-batch, whatever they weigh."""
-        batch = to_device(share.batch, self._device)
+    def __call__(self, micro_batch: MicroBatch) -> LossOutput:
+        """Sum over the units of the micro-batch; its weight is not applied."""
+        batch = to_device(micro_batch.batch, self._device)
+        if self._channels_last:
+            batch = map_tensors(batch, _nhwc)
         with self._autocast():
             return self.task.loss(self.model, batch)
 
@@ -44,19 +64,24 @@ class Forward:
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 
 
+def _nhwc(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
 class Stepper:
     """Applies optimizer steps to a wrapped model.
 
     Strategies average gradients over the W ranks with equal weight, so each micro-batch contributes
-    `total * W / step_units`: the result is the mean over the step's units of the whole job, whatever
-    each rank's share of it.
+    `total * W / step_units`: the result is the mean over the step's units of the whole job, also
+    where ranks hold unequal numbers of them.
 
     Args:
         forward: the wrapped model with its task.
         strategy: its strategy: `no_sync` and `clip_norm`.
-        schedule: stepped once per optimizer step, or None.
+        schedule: stepped once per optimizer step, or with a metric after each evaluation; or None.
         units: the step's divisor.
         clip_norm: largest gradient norm, or None.
+        skips: leave out the update of a step whose loss or gradient is not finite.
     """
 
     def __init__(
@@ -68,6 +93,7 @@ class Stepper:
         units: UnitCounter,
         world_size: int,
         clip_norm: float | None = None,
+        skips: bool = False,
     ) -> None:
         self.forward = forward
         self.strategy = strategy
@@ -76,32 +102,64 @@ class Stepper:
         self._units = units
         self._world_size = world_size
         self._clip_norm = clip_norm
+        self._finite = FiniteUpdate(forward.model, optimizer) if skips else None
 
     @property
     def learning_rate(self) -> float:
         """Of the first parameter group, as the next step will use it."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def run(self, shares: Sequence[Share], tally: Tally | None = None) -> None:
-        """One optimizer step over the micro-batches of one step; their sums go to `tally`."""
+    def run(self, micro_batches: Iterable[MicroBatch], metric_sums: MetricSums | None = None) -> StepNumbers:
+        """One optimizer step over the micro-batches of one step; their sums go to `metric_sums`."""
         model = self.forward.model
-        step_units = self._units.of_step(shares)
+        step_units, micro_batches = self._units.of_step(micro_batches)
         self._optimizer.zero_grad(set_to_none=True)
-        for share in shares:
-            last = share.micro == share.micros - 1
+        if self._finite is not None:
+            self._finite.begin()
+        losses = []
+        for micro_batch in micro_batches:
+            last = micro_batch.micro == micro_batch.micros - 1
             with nullcontext() if last else self.strategy.no_sync(model):
-                self._micro_batch(share, step_units, tally)
-        if self._clip_norm is not None:
-            self.strategy.clip_norm(model, self._clip_norm)
-        self._optimizer.step()
-        if self._schedule is not None:
+                losses.append(self._micro_batch(micro_batch, step_units, metric_sums))
+            del micro_batch  # before the next is read: its batch may be on the GPU
+        norm = self._norm(model)
+        if self._finite is not None:
+            self._finite.apply(norm)
+        else:
+            self._optimizer.step()
+        self._step_schedule()
+        return StepNumbers(tuple(losses), norm)
+
+    def leave_out(self, micro_batches: Iterable[MicroBatch]) -> StepNumbers:
+        """Read the step's micro-batches without training on them; the learning rate goes on."""
+        for _ in micro_batches:
+            pass
+        self._step_schedule()
+        return StepNumbers((), torch.zeros(()))
+
+    def evaluated(self, figures: Mapping[str, float]) -> None:
+        """Step a schedule that follows a metric of the evaluation."""
+        if isinstance(self._schedule, ReduceLROnPlateau):
+            step_with_metric(self._schedule, figures)
+
+    def _step_schedule(self) -> None:
+        if self._schedule is not None and not isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step()
 
-    def _micro_batch(self, share: Share, step_units: int, tally: Tally | None) -> None:
-        output = self.forward(share)
-        # A share of nothing takes part with weight 0, so that every rank runs the same collectives.
-        total = output.total if share.count else output.total * 0
+    def _norm(self, model: nn.Module) -> Tensor:
+        if self._clip_norm is None:
+            return gradient_norm(model.parameters())
+        return on_one_rank(self.strategy.clip_norm(model, self._clip_norm))
+
+    def _micro_batch(
+        self, micro_batch: MicroBatch, step_units: int, metric_sums: MetricSums | None
+    ) -> Tensor:
+        output = self.forward(micro_batch)
+        # An empty micro-batch takes part with weight 0, so that every rank runs the same collectives.
+        total = output.total if micro_batch.count else output.total * 0
         # total * W / step_units, as one operation.
-        torch.autograd.backward([total / (step_units / self._world_size)])
-        if tally is not None:
-            tally.add(output, self._units.of_share(share), counts=share.count > 0)
+        mean = total / (step_units / self._world_size)
+        torch.autograd.backward([mean], [start_gradient(mean)] if self._finite is not None else None)
+        if metric_sums is not None:
+            metric_sums.add(output, self._units.of_micro_batch(micro_batch), counts=micro_batch.count > 0)
+        return total.detach()

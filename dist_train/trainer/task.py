@@ -1,4 +1,4 @@
-"""A task says what one batch is worth (units) and what it costs (loss); the trainer does the rest."""
+"""A task counts the units of a batch and computes its loss; the trainer does the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LossOutput:
 class Task(Protocol):
     """What the trainer needs to know of a problem.
 
-    A class attribute `units_vary = True` says that the units per sample differ from batch to batch
+    A class attribute `units_vary = True` declares that the units per sample differ from batch to batch
     (padded text); the ranks then add their units up before each step. Without it the units per
     sample must stay the same, and the trainer checks that.
     """

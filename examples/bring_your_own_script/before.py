@@ -1,4 +1,4 @@
-"""A training loop as it is written every day: one process, one device.
+"""An everyday training loop: one process, one device.
 
 python before.py
 """
@@ -20,5 +20,5 @@ for epoch in range(12):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(f"epoch {epoch}: loss {loss.item():.3f}")
+    print(f"epoch {epoch} is done")
 torch.save(model.state_dict(), "spirals.pt")

@@ -1,4 +1,4 @@
-"""Three spiral arms of points: data small enough to train on in a second, too curved for a straight line."""
+"""Three spiral arms of points: trained on in a second, and not linearly separable."""
 
 import math
 
@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 
 def spirals(points_per_arm: int = 200) -> TensorDataset:
-    """Samples (point float32 [2], arm int64 []); the same ones at every call."""
+    """Samples (point float32 [2], arm int64 []); the same points at every call."""
     generator = torch.Generator().manual_seed(0)
     along = torch.linspace(0.2, 1.0, points_per_arm).repeat(3)
     arm = torch.arange(3).repeat_interleave(points_per_arm)

@@ -1,8 +1,8 @@
-"""Five more, and it can be watched and preempted: `status`, metrics.jsonl, save-and-stop.
+"""Five more lines, and it can be monitored and preempted: `status`, metrics.jsonl, save-and-stop.
 
 dist-train launch --gpus-per-node 4 --name spirals watched.py
 dist-train status spirals                                   # step, epoch, loss, the age of the checkpoint
-dist-train cancel spirals                                   # as Ctrl-C or a time limit: saves, stops
+dist-train cancel spirals                                   # like Ctrl-C or a time limit: it saves and stops
 dist-train resume spirals
 """
 
@@ -31,6 +31,6 @@ for epoch in range(data.epoch, 12):
         dt.init().log(step=step, epoch=epoch, loss=loss)  # 2: rank 0 writes metrics.jsonl, the others return
         if dt.init().should_stop():  # 3: True on all ranks at the same step
             manager.save(step, state)  # 4
-            raise dt.errors.Preempted(f"saved at step {step}")  # 5: exit code 75, "run me again"
-    print(f"epoch {epoch}: loss {loss.item():.3f}")
+            raise dt.errors.Preempted(f"saved at step {step}")  # 5: exit code 75: it can be resumed
+    print(f"epoch {epoch} is done")
 dt.checkpoint.save_model(model, "spirals.safetensors")

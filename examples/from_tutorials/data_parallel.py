@@ -1,12 +1,12 @@
-"""One batch over several devices: nn.DataParallel, and what has come after it.
+"""Split a batch over several devices: nn.DataParallel, and one process per device in its place.
 
 python data_parallel.py                                     # the tutorial's form alone
-dist-train launch --gpus-per-node 2 data_parallel.py        # ours beside it: two processes share each batch
+dist-train launch --gpus-per-node 2 data_parallel.py        # and ours: each batch split over two processes
 
-The traps: DataParallel copies the model at every step, its first card holds all outputs and is full
-while the others are half empty, and where it finds no GPU it runs the whole batch in one piece and says
-nothing. Every name in its state dict begins with `module.`. One process per device has none of this;
-old code that must stay one process finds DataParallel, balanced, as `strategy: dp`.
+The traps: DataParallel copies the model at every step, its first GPU holds all outputs and is full
+while the others are half empty, and without a GPU it silently runs the whole batch in one piece.
+Every name in its state dict begins with `module.`. One process per device has none of these problems;
+for old code that must stay one process, `strategy: dp` is a balanced DataParallel.
 """
 
 import torch
@@ -17,7 +17,7 @@ import dist_train as dt
 
 
 def tutorial(data: TensorDataset, batch_size: int, devices: int) -> tuple[list[int], list[str]]:
-    """(rows per forward pass of one copy of the model, names that would be saved)."""
+    """(rows per forward pass of one replica, names in the state dict)."""
     cards = list(range(min(devices, torch.cuda.device_count())))
     plain = nn.Linear(5, 2).to("cuda:0" if cards else "cpu")
     rows: list[int] = []
@@ -29,7 +29,7 @@ def tutorial(data: TensorDataset, batch_size: int, devices: int) -> tuple[list[i
 
 
 def ours(data: TensorDataset, batch_size: int) -> tuple[list[int], list[str]]:
-    """The same in this process; there are as many as devices, and batch_size is that of all together."""
+    """The same for this process, one per device; batch_size is that of the whole job."""
     rows: list[int] = []
     with dt.init(seed=0) as run:
         model = dt.prepare(nn.Linear(5, 2))
@@ -39,6 +39,7 @@ def ours(data: TensorDataset, batch_size: int) -> tuple[list[int], list[str]]:
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)  # each process draws the data: it must be the same in all of them
     numbers = TensorDataset(torch.randn(100, 5))
     for name, (rows, names) in (("tutorial", tutorial(numbers, 30, 2)), ("ours", ours(numbers, 30))):
         print(f"{name + ':':10}rows per forward pass {rows}, saved as {names}")

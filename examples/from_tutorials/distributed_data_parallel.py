@@ -1,11 +1,11 @@
-"""One process per device: DistributedDataParallel, and the last batch that does not come out even.
+"""One process per device: DistributedDataParallel, and a last batch that is uneven.
 
 dist-train launch --gpus-per-node 2 distributed_data_parallel.py
 
 Seven points, batches of four, two processes: the second step has three points. The tutorial's sampler
-gives the first point out twice, and DDP takes the mean of the two processes' means; so it trains on
-another problem than one process would. `dt.loader` gives each point out once, and `dt.prepare` weighs
-each process by its points: the weights are those of one process, at any number of them.
+repeats the first point, and DDP averages the two processes' means, so that the result differs from
+that of one process. `dt.loader` reads each point once, and `dt.prepare` weights each process by its
+number of points: the trained weights are those of one process, at any number of processes.
 """
 
 import torch
@@ -36,7 +36,7 @@ def train(model: nn.Module, batches: object) -> None:
 
 
 def alone() -> list[float]:
-    """What one process learns: (slope, offset)."""
+    """The result of one process: (slope, offset)."""
     model = line()
     train(model, DataLoader(POINTS, batch_size=4))
     return [model.weight.item(), model.bias.item()]

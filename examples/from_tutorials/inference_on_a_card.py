@@ -1,12 +1,12 @@
-"""Inference on chosen cards: `model.cuda(3)`, a thread for each card, and `dt.Predictor`.
+"""Inference on chosen GPUs: `model.cuda(3)`, a thread for each GPU, and `dt.Predictor`.
 
 python inference_on_a_card.py
 dist-train predict RUN --gpus 0,3 --output answers.jsonl    # a trained run, without a line of Python
 
-The traps: without `eval()` dropout still drops and batch norm still learns, without `no_grad` every result
-keeps its whole graph on the card; threads finish in any order, and an exception in one is lost with its
-batch. `dt.Predictor` has one process per device; results come in the order of their batches, and a worker
-that dies loses none. (`cuda:3` is the fourth of those that CUDA_VISIBLE_DEVICES leaves, not card 3.)
+The traps: without `eval()` dropout is active and batch norm updates, without `no_grad` every result
+keeps its whole graph in GPU memory; threads finish in any order, and an exception in one is lost with its
+batch. `dt.Predictor` runs one process per device; results come in the order of their batches, also when a
+worker is killed. (`cuda:3` is the fourth GPU of CUDA_VISIBLE_DEVICES, not the machine's GPU 3.)
 """
 
 import threading
@@ -20,7 +20,7 @@ from dist_train.models.convnet import ConvNet
 
 
 def tutorial(model: nn.Module, batches: Sequence[torch.Tensor], cards: Sequence[str]) -> list[torch.Tensor]:
-    """A thread for each card; what it has computed is put where the others put theirs."""
+    """A thread for each GPU; all append to one list."""
     results: list[torch.Tensor] = []
 
     def work(card: str, part: Sequence[torch.Tensor]) -> None:
@@ -39,7 +39,7 @@ def tutorial(model: nn.Module, batches: Sequence[torch.Tensor], cards: Sequence[
 
 
 def ours(model: nn.Module, batches: Sequence[torch.Tensor], cards: Sequence[str]) -> list[torch.Tensor]:
-    """One process per card, also for two on one CPU."""
+    """One process per device, also for two on one CPU."""
     with dt.Predictor(model, devices=cards) as predictor:
         return list(predictor.predict(batches))
 
@@ -62,4 +62,4 @@ if __name__ == "__main__":
         right = [
             len(a) == len(b) and torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True)
         ]
-        print(f"{form.__name__ + ':':10}{sum(right)} of {len(wanted)} batches as they should be, on {cards}")
+        print(f"{form.__name__ + ':':10}{sum(right)} of {len(wanted)} batches as expected, on {cards}")

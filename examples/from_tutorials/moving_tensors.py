@@ -1,11 +1,11 @@
-"""Moving what you have to another device: `.to`, `.cuda(1)`, `copy_`.
+"""Move data to another device: `.to`, `.cuda(1)`, `copy_`.
 
 python moving_tensors.py
 
-The traps: `model.to(device)` moves the model, `x.to(device)` gives back a copy and leaves x where it was;
+The traps: `model.to(device)` moves the model, but `x.to(device)` returns a copy and leaves x where it was;
 a batch is seldom one tensor, and a list or a dict has no `.to`. `dt.to_device` takes a batch of any
-shape and gives back the moved one. `copy_` writes into a tensor that exists, across devices too, and
-makes the two shapes agree by broadcasting: one number fills them all.
+structure and returns the moved one. `copy_` writes into an existing tensor, across devices too, and
+broadcasts: one number fills the whole tensor.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import dist_train as dt
 
 
 def tutorial(batch: dict[str, Any], device: str) -> dict[str, Any]:
-    """The line as it is written for a model, written for a batch."""
+    """What works for a model, written for a batch."""
     for value in batch.values():
         if isinstance(value, torch.Tensor):
             value.to(device)
@@ -24,7 +24,7 @@ def tutorial(batch: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def ours(batch: dict[str, Any], device: str) -> dict[str, Any]:
-    """Nested as it is, all of it."""
+    """Every tensor, however nested."""
     return dt.to_device(batch, device)
 
 
@@ -38,7 +38,7 @@ def devices(value: Any) -> set[str]:
 
 if __name__ == "__main__":
     images = {"image": torch.zeros(2, 3), "boxes": [torch.zeros(1, 4), torch.zeros(5, 4)], "name": "two"}
-    # `meta` knows shapes alone; it stands here for a GPU.
+    # `meta` has shapes only; it takes the place of a GPU here.
     target = "cuda:0" if torch.cuda.is_available() else "meta"
     for form in (tutorial, ours):
         print(f"{form.__name__ + ':':10}wanted on {target}, is on {sorted(devices(form(images, target)))}")

@@ -1,12 +1,12 @@
-"""A script of `python -m torch.distributed.launch`: it expects to be told --local_rank.
+"""A script for `python -m torch.distributed.launch`: it expects the argument --local_rank.
 
-dist-train launch --gpus-per-node 2 old_launch.py           # each process is told its own; a line says so
-torchrun --nproc-per-node 2 old_launch.py                   # none is: both take the default, and GPU 0
+dist-train launch --gpus-per-node 2 old_launch.py           # each process gets its own, as the log says
+torchrun --nproc-per-node 2 old_launch.py                   # neither does: both use the default, GPU 0
 
-The trap: torchrun hands the number over in LOCAL_RANK alone, so that an old script takes its default and
-all processes crowd on the first GPU, at a fraction of the speed and without an error. dist-train reads
-the script, and where it declares --local_rank or --local-rank hands that over too
-(`--legacy-local-rank none` turns it off; `dash` and `underscore` insist).
+The trap: torchrun passes the local rank only in LOCAL_RANK, so that an old script uses its default and
+all processes share the first GPU, at a fraction of the speed and without an error. dist-train parses
+the script, and if it declares --local_rank or --local-rank passes that too
+(`--legacy-local-rank none` turns it off; `dash` and `underscore` force one spelling).
 """
 
 import argparse
@@ -17,14 +17,14 @@ import dist_train as dt
 
 
 def tutorial(words: Sequence[str]) -> int:
-    """This process's number on its node, as old scripts learn it."""
+    """This process's rank on its node, from the argument."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--local_rank", type=int, default=0)
     return parser.parse_args(words).local_rank
 
 
 def ours(words: Sequence[str]) -> int:
-    """From the environment, whoever started us."""
+    """From the environment, under any launcher."""
     return dt.env.RankInfo.from_env().local_rank
 
 

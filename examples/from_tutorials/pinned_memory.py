@@ -1,11 +1,11 @@
-"""Pinned memory and `non_blocking`: copies to the GPU that run while it computes.
+"""Pinned memory and `non_blocking`: copies to the GPU that overlap with its computation.
 
 python pinned_memory.py
 
-The traps: `pin_memory()` fails on a machine without a GPU, so that a script that pins runs nowhere else;
-`non_blocking=True` from memory that is not pinned is a plain, blocking copy; and back from the GPU it
-hands out a tensor before its bytes have come. `dt.loader` pins where the run is on a GPU and has the next
-batch on its way while this one trains; `dt.to_device` is non-blocking where that is safe.
+The traps: `pin_memory()` fails on a machine without a GPU, so that a script that pins needs one;
+`non_blocking=True` from memory that is not pinned is a blocking copy; and from the GPU to the CPU it
+returns a tensor before its bytes have arrived. `dt.loader` pins if the run is on a GPU and copies the next
+batch while the current one trains; `dt.to_device` is non-blocking where that is safe.
 """
 
 import torch

@@ -1,11 +1,11 @@
-"""Who trains on which sample: DistributedSampler, `set_epoch`, and the samples that count twice.
+"""Which rank trains on which sample: DistributedSampler, `set_epoch`, and repeated samples.
 
 python samplers.py
 
-The traps: without `sampler.set_epoch(epoch)` every epoch has the same order, and nothing says so; and
-where the samples do not divide by the processes some are given out twice, also in evaluation, so that an
-accuracy depends on how many processes measured it. `dt.loader` advances by itself and gives each sample
-out once. `dt.data.DistributedSampler` is torch's with the same arguments, where you must keep that.
+The traps: without `sampler.set_epoch(epoch)` every epoch silently has the same order; and if the number
+of samples is not a multiple of the processes some are repeated, also in evaluation, so that an accuracy
+depends on the number of processes. `dt.loader` advances the epoch itself and reads each sample once.
+`dt.data.DistributedSampler` is a drop-in for torch's, with the same arguments.
 """
 
 import torch
@@ -18,13 +18,13 @@ Orders = list[list[list[int]]]  # [epoch][process][sample]
 
 
 def tutorial(n: int, processes: int, epochs: int, shuffle: bool = True) -> Orders:
-    """The tutorial's loop: the line `sampler.set_epoch(epoch)` is the one that it forgets."""
+    """The tutorial's loop, which lacks the line `sampler.set_epoch(epoch)`."""
     samplers = [DistributedSampler(range(n), processes, rank, shuffle) for rank in range(processes)]  # type: ignore[arg-type]
     return [[list(sampler) for sampler in samplers] for _ in range(epochs)]
 
 
 def ours(n: int, processes: int, epochs: int, shuffle: bool = True) -> Orders:
-    """What `dt.loader` gives each process of a run; its arguments `rank` and `world_size` come from there."""
+    """What `dt.loader` reads on each process of a run, which gives it `rank` and `world_size`."""
     data = TensorDataset(torch.arange(n))
     loaders = [
         dt.data.ExactLoader(data, batch_size=4, shuffle=shuffle, rank=rank, world_size=processes)
@@ -32,7 +32,11 @@ def ours(n: int, processes: int, epochs: int, shuffle: bool = True) -> Orders:
     ]
     return [
         [
-            [sample for share in loader.shares() for sample in share.batch[0].tolist()[: share.count]]
+            [
+                sample
+                for micro_batch in loader.micro_batches()
+                for sample in micro_batch.batch[0].tolist()[: micro_batch.count]
+            ]
             for loader in loaders
         ]
         for _ in range(epochs)

@@ -1,12 +1,12 @@
-"""Save a wrapped model, load it into a plain one: the `module.` in front of every name.
+"""Save a wrapped model, load it into a plain one: the prefix `module.` of every name.
 
 python save_and_load.py
 
-The trap: `key.replace("module.", "")` takes it out of the middle of names too: `my_module.fc` becomes
-`my_fc`, and with `strict=False` (the next line of the same tutorials) nothing is loaded and nothing is
-said. `dt.checkpoint.save_model` writes the plain model's names, whatever is wrapped around it;
-`load_model` also opens torch.save's files, drops `module.` and `_orig_mod.` at the front only, says so, and
-fails where a name does not fit.
+The trap: `key.replace("module.", "")` also changes the middle of names: `my_module.fc` becomes `my_fc`,
+and with `strict=False` (the next line of the same tutorials) nothing is loaded, without an error.
+`dt.checkpoint.save_model` writes the plain model's names, whatever the wrappers; `load_model` also opens
+torch.save's files, removes `module.` and `_orig_mod.` only as prefixes, logs it, and fails if a name does
+not match.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ import dist_train as dt
 
 
 class Net(nn.Module):
-    """A model with a part called my_module, as many have."""
+    """A model with a submodule called my_module, as many have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def saved_by_others(model: Net, path: Path) -> None:
 
 
 def tutorial(path: Path, model: Net) -> None:
-    """The cure that is passed on from one post to the next."""
+    """The workaround found in many posts."""
     state = {name.replace("module.", ""): tensor for name, tensor in torch.load(path).items()}
     model.load_state_dict(state, strict=False)
 

@@ -1,11 +1,11 @@
-"""`init_method="file:///shared/file"`: the file that the last run left behind.
+"""`init_method="file:///shared/file"`: the stale file of the last run.
 
 python shared_file_init.py
 
-The trap: the file must not exist, and only a run that ends well removes it. After a crash the next run
-reads the dead run's addresses in it, and by who comes first it fails, waits or even works. `dt.init` knows
-a file that is not of this run and says which one to remove; under `dist-train launch
---init-method file:///shared/file` there is nothing to remove: each attempt has a file of its own.
+The trap: the file must not exist, and only a successful run removes it. After a crash the next run reads
+the dead run's addresses in it, and depending on timing it fails, hangs or even works. `dt.init` detects a
+stale file and names it in the error; under `dist-train launch --init-method file:///shared/file` there is
+nothing to remove: each attempt uses a file of its own.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ FIRST_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_
 
 
 def crashed_run(file: Path) -> None:
-    """Two processes meet in the file; then the power fails."""
+    """Two processes meet in the file; then both are killed."""
 
     def one(rank: int) -> None:
         try:
@@ -42,14 +42,14 @@ def crashed_run(file: Path) -> None:
 
 
 def tutorial(file: Path, timeout_s: float) -> None:
-    """As it is written, except for the time that it waits."""
+    """The tutorial's call, with a shorter time-out."""
     torch_dist.init_process_group(
         "gloo", init_method=f"file://{file}", rank=0, world_size=2, timeout=timedelta(seconds=timeout_s)
     )
 
 
 def ours(file: Path, timeout_s: float) -> None:
-    """Who this is stands in the environment, where launchers put it."""
+    """Rank and world size come from the environment, as launchers set it."""
     with mock.patch.dict(os.environ, FIRST_OF_TWO):
         dt.init(init_method=f"file://{file}", timeout_s=timeout_s).close()
 

@@ -1,10 +1,10 @@
-"""A model that is too large for one device: half of it here, half of it there.
+"""A model that is too large for one device, split over two.
 
 python split_a_model.py
 
-The trap: the layers are moved, what flows between them is not, nor is the label: "Expected all tensors
-to be on the same device". Two lines mend it, and they are right for any device, also for one. (Where a
-second GPU is missing, torch's `meta` device plays it: it knows shapes and computes nothing.)
+The trap: the layers are moved, but neither the activations between them nor the label: "Expected all
+tensors to be on the same device". Two lines fix it, for any devices, also for a single one. (Without a
+second GPU, torch's `meta` device takes its place: it has shapes only and computes nothing.)
 """
 
 import torch
@@ -28,7 +28,7 @@ class Tutorial(nn.Module):
 
 
 class Ours(Tutorial):
-    """The same two halves."""
+    """The same two halves, with the activations moved."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Rows [batch, 8] -> logits [batch, 3], on the second half's device."""
@@ -43,7 +43,7 @@ def tutorial(first: str, second: str) -> torch.Tensor:
 
 
 def ours(first: str, second: str) -> torch.Tensor:
-    """The loss of one batch: the label goes where the output is."""
+    """The loss of one batch; the label is moved to the output's device."""
     x, y = torch.randn(4, 8), torch.zeros(4, dtype=torch.int64)
     logits = Ours(first, second)(x)
     return cross_entropy(logits, dt.to_device(y, logits.device))
@@ -54,6 +54,6 @@ if __name__ == "__main__":
     for form in (tutorial, ours):
         try:
             loss = form(*(("cuda:0", "cuda:1") if two_cards else ("cpu", "meta")))
-            print(f"{form.__name__}: loss on {loss.device}, gradients flow back: {loss.requires_grad}")
+            print(f"{form.__name__}: loss on {loss.device}, requires_grad: {loss.requires_grad}")
         except RuntimeError as error:
             print(f"{form.__name__}: {str(error).splitlines()[0]}")

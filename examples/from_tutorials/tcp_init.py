@@ -1,11 +1,11 @@
-"""`init_method="tcp://host:port"`: the second terminal that was never opened.
+"""`init_method="tcp://host:port"`: a process that never comes.
 
 python tcp_init.py
 
-The traps: the rank stands in the code (`rank=0` in every copy of it), the port is a guess that may be
-taken, and who waits for a process that does not come waits 30 minutes and is told how many, not who.
-`dt.init` takes the rank from the launcher (or from RANK and WORLD_SIZE), and names who is missing every
-few seconds. `dist-train launch` needs no address at all; `--init-method tcp://HOST:PORT` is there too.
+The traps: the rank is hard-coded (`rank=0` in every copy of the script), the port may be in use, and a
+missing process is reported after 30 minutes, by number and not by name. `dt.init` takes the rank from the
+launcher (or from RANK and WORLD_SIZE), and logs the missing ranks every few seconds. `dist-train launch`
+needs no address at all; `--init-method tcp://HOST:PORT` sets one.
 """
 
 import os
@@ -21,14 +21,14 @@ FIRST_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_
 
 
 def free_port() -> int:
-    """A port that nobody has, a moment ago."""
+    """A port that was free a moment ago."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
 
 
 def tutorial(port: int, timeout_s: float) -> None:
-    """As it is written, except for the time that it waits."""
+    """The tutorial's call, with a shorter time-out."""
     torch_dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
@@ -39,7 +39,7 @@ def tutorial(port: int, timeout_s: float) -> None:
 
 
 def ours(port: int, timeout_s: float) -> None:
-    """Who this is stands in the environment, where launchers put it."""
+    """Rank and world size come from the environment, as launchers set it."""
     with mock.patch.dict(os.environ, FIRST_OF_TWO):
         dt.init(init_method=f"tcp://127.0.0.1:{port}", timeout_s=timeout_s).close()
 

@@ -1,1 +1,11 @@
-"""The Slurm launcher's parts; `launchers/slurm.py` puts them together."""
+"""The parts of the Slurm launcher: render, submit, query, and map Slurm's states to ours.
+
+batch_script       the batch script, rendered by submitit
+sbatch_submission  `sbatch --test-only`, then sbatch; scancel's result
+slurm_client       run one command of Slurm, with a time-out and a filtered environment
+slurm_options      options of this launcher, and `--sbatch-arg`
+slurm_output       the output files of a job, read while they grow
+slurm_queries      the state of a job by squeue, scontrol and sacct
+slurm_reasons      Slurm's states and reasons, explained
+slurm_state        a JobState from Slurm's answer and the run's records
+"""

@@ -1,4 +1,4 @@
-"""The repository as the architecture tests read it: files, rooms, imports; nothing is imported here."""
+"""The repository's files, packages and imports, read without importing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAUNCHERS = ROOT / "launchers"
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, with where it stands; `inside` is True within a function."""
+    """One imported module with its location; `inside` is True within a function."""
 
     path: Path
     line: int
@@ -31,19 +31,19 @@ class Import:
 
 @cache
 def table() -> dict[str, list[str]]:
-    """Room -> the rooms that it may import, in the order of pyproject.toml."""
-    return _architecture()["rooms"]
+    """Package -> the packages that it may import, in the order of pyproject.toml."""
+    return _architecture()["packages"]
 
 
 @cache
-def light_rooms() -> list[str]:
-    """Rooms that never load torch."""
+def light_packages() -> list[str]:
+    """The packages that never load torch."""
     return _architecture()["light"]
 
 
 @cache
 def folders() -> dict[str, list[str]]:
-    """Parent folder within a room -> its folders, each importing only those before it."""
+    """Parent folder within a package -> its folders, each importing only those before it."""
     return _architecture()["folders"]
 
 
@@ -54,7 +54,7 @@ def _architecture() -> dict:
 
 @cache
 def shipped() -> tuple[Path, ...]:
-    """Every source file of the two packages."""
+    """Every source file of dist_train and launchers."""
     return tuple(sorted([*PACKAGE.rglob("*.py"), *LAUNCHERS.rglob("*.py")]))
 
 
@@ -64,7 +64,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     """launchers, or the first part below dist_train; the package itself is `dist_train`."""
     if path.is_relative_to(LAUNCHERS):
         return "launchers"
@@ -79,7 +79,7 @@ def module_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[Import]:
-    """Every import of a file: at its head, inside functions, under TYPE_CHECKING.
+    """Every import of a file: at the top, inside functions, under TYPE_CHECKING.
 
     `from dist_train import env` counts as dist_train.env, and `from package import name` as
     package.name too, since the name may be a module.
@@ -102,6 +102,6 @@ def imports(path: Path) -> Iterator[Import]:
 
 
 def fresh_interpreter(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of Python in an interpreter that has imported nothing of ours yet."""
+    """Run Python code in a new interpreter."""
     argv = [sys.executable, "-P", "-c", code, *words]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

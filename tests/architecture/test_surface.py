@@ -1,7 +1,7 @@
-"""The frozen surface: what others write against. A change here is a decision, seen in a diff.
+"""The public surface, frozen: names and records that users depend on. A change shows up in a diff.
 
-After a change that is meant: DIST_TRAIN_WRITE_SURFACE=1 pytest tests/architecture/test_surface.py
-writes the files anew (and fails, so that no CI run can pass by writing).
+After an intended change: DIST_TRAIN_WRITE_SURFACE=1 pytest tests/architecture/test_surface.py rewrites the
+files (and fails, so that no CI run can pass by writing).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITE = "DIST_TRAIN_WRITE_SURFACE"
 
 
 def parameters(function: Callable[..., Any]) -> str:
-    """Names, kinds and defaults; types may become wider without breaking anybody."""
+    """Names, kinds and defaults; types may become wider without breaking users."""
     signature = inspect.signature(function)
     kept = [parameter for name, parameter in signature.parameters.items() if name not in ("self", "cls")]
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in kept]
@@ -31,7 +31,7 @@ def parameters(function: Callable[..., Any]) -> str:
 
 
 def public(owner: type) -> dict[str, Any]:
-    """A class: how it is made, and each public method and property."""
+    """A class: its constructor, and each public method and property."""
     found: dict[str, Any] = {"__init__": parameters(owner)}
     for name in sorted(vars(owner)):
         value = inspect.getattr_static(owner, name)
@@ -45,7 +45,7 @@ def public(owner: type) -> dict[str, Any]:
 
 
 def methods(owner: type) -> dict[str, Any]:
-    """A class that others do not make themselves."""
+    """A class that users do not construct."""
     return {name: value for name, value in public(owner).items() if name != "__init__"}
 
 
@@ -55,16 +55,17 @@ def fields(owner: type) -> str:
 
 
 def python_surface() -> dict[str, Any]:
-    """CONTRACT: what a user's own program imports."""
+    """What a user's program imports."""
     import dist_train as dt
-    from dist_train.checkpoint.records import Committed, Restored
-    from dist_train.data.exact import ExactLoader
+    from dist_train.checkpoint.save_results import Committed, Restored
+    from dist_train.data.exact_loader import ExactLoader
     from dist_train.env import RankInfo
+    from dist_train.trainer.callback import Callback, CallbackContext, CallbackRun
     from dist_train.trainer.task import LossOutput, Task
 
     return {
         "dist_train.__all__": " ".join(sorted(dt.__all__)),
-        "rooms": " ".join(sorted(set(dir(dt)) & dt._ROOMS)),
+        "packages": " ".join(sorted(set(dir(dt)) & dt._PACKAGES)),
         "init": parameters(dt.init),
         "prepare": parameters(dt.prepare),
         "loader": parameters(dt.loader),
@@ -73,6 +74,7 @@ def python_surface() -> dict[str, Any]:
         "Predictor": public(dt.Predictor),
         "Run": methods(dt.Run),
         "checkpoint.CheckpointManager": public(dt.checkpoint.CheckpointManager),
+        "checkpoint.CheckpointStorage": public(dt.checkpoint.CheckpointStorage),
         "checkpoint.Committed": fields(Committed),
         "checkpoint.Restored": fields(Restored),
         "checkpoint.load_model": parameters(dt.checkpoint.load_model),
@@ -83,14 +85,17 @@ def python_surface() -> dict[str, Any]:
         "data.Permutation": public(dt.data.Permutation),
         "env.RankInfo": fields(RankInfo),
         "env.RankInfo.from_env": parameters(RankInfo.from_env),
+        "trainer.Callback": methods(Callback),
+        "trainer.CallbackContext": fields(CallbackContext),
+        "trainer.CallbackContext.run": fields(CallbackRun),
         "trainer.LossOutput": fields(LossOutput),
         "trainer.Task": methods(Task),
     }
 
 
 def command_surface() -> dict[str, Any]:
-    """CONTRACT: what a person or a script types, and the codes that come back."""
-    from dist_train.cli.arguments import option_groups
+    """The commands, their options, and the exit codes."""
+    from dist_train.cli.launch.launch_options import option_groups
     from dist_train.cli.main import VERBS, cli
     from dist_train.errors import ExitCode
 
@@ -99,7 +104,7 @@ def command_surface() -> dict[str, Any]:
             str(option.name): " ".join([*option.opts, *option.secondary_opts]) for option in group.options
         }
         for group in option_groups()
-        if group.launchers is None  # an adapter's own options are its own: a new one edits nothing here
+        if group.launchers is None  # an adapter's own options may change without an edit here
     }
     verbs: dict[str, Any] = {}
     for verb in VERBS:
@@ -113,7 +118,7 @@ def command_surface() -> dict[str, Any]:
 
 
 def options_of(command: Any) -> Any:
-    """A verb's options, or those of each of its own verbs."""
+    """A verb's options, or those of each of its verbs."""
     nested = getattr(command, "commands", None)
     if nested:
         return {name: options_of(inner) for name, inner in sorted(nested.items())}
@@ -121,7 +126,7 @@ def options_of(command: Any) -> Any:
 
 
 def records_surface() -> dict[str, Any]:
-    """CONTRACT: the files of a run directory and what stands in them; the variables of the seam."""
+    """The files of a run directory and their fields; the environment variables."""
     from dist_train import env
     from dist_train.rundir import RunDir
     from dist_train.rundir.events import EventKind
@@ -147,7 +152,7 @@ def records_surface() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("surface", [python_surface, command_surface, records_surface])
-def test_the_surface_is_what_it_was(surface: Callable[[], dict[str, Any]]) -> None:
+def test_the_surface_is_unchanged(surface: Callable[[], dict[str, Any]]) -> None:
     path = FOLDER / f"{surface.__name__}.json"
     now = json.dumps(surface(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     if os.environ.get(WRITE):
@@ -155,21 +160,22 @@ def test_the_surface_is_what_it_was(surface: Callable[[], dict[str, Any]]) -> No
         pytest.fail(f"{path.name} was written: review its diff, then run without {WRITE}")
     frozen = path.read_text(encoding="utf-8")
     lines = difflib.unified_diff(frozen.splitlines(), now.splitlines(), "frozen", "now", lineterm="", n=2)
-    assert now == frozen, f"{path.name} (meant? {WRITE}=1 writes it anew)\n" + "\n".join(lines)
+    assert now == frozen, f"{path.name} (intended? {WRITE}=1 rewrites it)\n" + "\n".join(lines)
 
 
-def test_what_is_promised_is_there() -> None:
-    """A plain statement beside the files: nobody writes these away unseen."""
+def test_the_main_promises_hold() -> None:
+    """Stated here too, so that rewriting the files does not change them unnoticed."""
     names = python_surface()
     assert names["init"].startswith("(seed=None, timeout_s=600.0")
     assert names["prepare"] == "(model, strategy='ddp', **options)"
     assert names["unwrap"] == "(model)"
     assert names["loader"].startswith("(dataset, ")
-    assert "batch_size, shuffle=True" in names["loader"].replace("*, ", "")
+    assert "batch_size=None, shuffle=True" in names["loader"].replace("*, ", "")
     manager = names["checkpoint.CheckpointManager"]
     assert manager["__init__"].startswith("(directory, *, keep_last=3, every_steps=None, ")
     assert manager["save"].startswith("(step, state, *, ")
-    assert (manager["load_latest"], manager["verify"]) == ("(state)", "(step)")
+    assert manager["load_latest"].startswith("(state, *, init_from=None")
+    assert manager["verify"] == "(step)"
     assert manager["save_if_due"].startswith("(step, state")
     sampler = "(dataset, num_replicas=None, rank=None, shuffle=True, seed=0, drop_last=False)"
     assert names["data.DistributedSampler"]["__init__"] == sampler
@@ -177,4 +183,4 @@ def test_what_is_promised_is_there() -> None:
     facts = "rank local_rank node_rank world_size local_world_size num_nodes master_addr master_port source"
     assert names["env.RankInfo"].startswith(facts)
     codes = command_surface()["exit codes"]
-    assert sorted(codes.values()) == [0, 1, 2, 66, 69, 70, 74, 75, 76, 77, 78, 79, 130]
+    assert sorted(codes.values()) == [0, 1, 2, 66, 69, 70, 73, 74, 75, 76, 77, 78, 79, 130]

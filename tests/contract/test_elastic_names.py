@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from dist_train.agent.elastic import NodeAgent
+from dist_train.agent.workers.elastic_agent import NodeAgent
 
 OVERRIDDEN = {
     "_start_workers": ["self", "worker_group"],

@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "k8s"
 KINDS = ("job", "jobset", "volcano", "trainjob")
 
 
-def told_command() -> str:
+def documented_command() -> str:
     """The README's command, on one line."""
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^    (for kind in .*?; done)$", text, re.M | re.S)
@@ -28,7 +28,7 @@ def told_command() -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_what_the_stated_command_renders(kind: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    command = told_command()
+    command = documented_command()
     found = re.fullmatch(r"for kind in ([\w ]+); do OMP_NUM_THREADS=(\d+) (.*) > \$kind\.yaml; done", command)
     assert found is not None, command
     assert tuple(found[1].split()) == KINDS
@@ -40,12 +40,12 @@ def test_it_is_what_the_stated_command_renders(kind: str, tmp_path: Path) -> Non
         lines = (text.splitlines() for text in (golden, done.stdout))
         diff = "\n".join(difflib.unified_diff(*lines, f"k8s/{kind}.yaml", "rendered", lineterm=""))
         again = command.replace("> $kind.yaml", f"> {FOLDER}/$kind.yaml")
-        mend = f'cd "$(mktemp -d)" && touch train.py && {again}'
-        pytest.fail(f"{diff}\n\nif this is wanted:\n{mend}", pytrace=False)
+        hint = f'cd "$(mktemp -d)" && touch train.py && {again}'
+        pytest.fail(f"{diff}\n\nif this is wanted:\n{hint}", pytrace=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_names_no_place_of_the_machine_that_rendered_it(kind: str) -> None:
+def test_it_has_no_path_of_the_machine_that_rendered_it(kind: str) -> None:
     text = (FOLDER / f"{kind}.yaml").read_text(encoding="utf-8")
     places = set(re.findall(r"(?<![\w$\"}/.])/\w[\w./%-]+", text))
     ours = {"/tmp", "/tmp/inductor", "/tmp/triton", "/tmp/cache", "/runs", "/runs/train", "/dev/shm"}
@@ -84,7 +84,7 @@ def test_the_rights_are_the_least() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_rendered_may_be_made(kind: str) -> None:
+def test_whatever_is_rendered_may_be_created(kind: str) -> None:
     role = objects("rbac.yaml")[0]
     for manifest in objects(f"{kind}.yaml"):
         group = manifest["apiVersion"].rpartition("/")[0]
@@ -115,7 +115,7 @@ def test_the_image_runs_the_agent_as_a_number_that_is_not_root() -> None:
     assert command[:4] == ["python", "-P", "-m", "dist_train.agent"]
 
 
-def test_what_the_image_copies_is_sent_to_the_builder() -> None:
+def test_what_the_image_copies_is_in_the_build_context() -> None:
     text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
     copied = {word for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for word in line.split()}
     kept = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()

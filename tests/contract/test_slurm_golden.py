@@ -16,7 +16,7 @@ GOLDEN = FOLDER / "train.sbatch"
 PLACE = "/shared/you"
 
 
-def told_command() -> str:
+def documented_command() -> str:
     """The README's command, on one line."""
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^    (OMP_NUM_THREADS=\d+ dist-train launch .*?train\.sbatch)$", text, re.M | re.S)
@@ -24,9 +24,12 @@ def told_command() -> str:
     return re.sub(r"\\\n\s*", "", found[1])
 
 
+@pytest.mark.proves(
+    "`slurm/train.sbatch` is what its README's command renders, and plain `sbatch` runs it",
+)
 def test_it_is_what_the_stated_command_renders(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    command = told_command()
+    command = documented_command()
     words, _, rest = command.partition(" | ")
     threads, _, *argv = shlex.split(words.replace("$PWD", str(tmp_path)))
     assert rest == f'sed "s#$PWD#{PLACE}#g" > train.sbatch'
@@ -39,8 +42,8 @@ def test_it_is_what_the_stated_command_renders(tmp_path: Path) -> None:
         lines = (text.splitlines() for text in (golden, rendered))
         diff = "\n".join(difflib.unified_diff(*lines, "slurm/train.sbatch", "rendered", lineterm=""))
         again = command.replace("> train.sbatch", f"> {GOLDEN}")
-        mend = f'cd "$(mktemp -d)" && touch train.py && {again}'
-        pytest.fail(f"{diff}\n\nif this is wanted:\n{mend}", pytrace=False)
+        hint = f'cd "$(mktemp -d)" && touch train.py && {again}'
+        pytest.fail(f"{diff}\n\nif this is wanted:\n{hint}", pytrace=False)
 
 
 def test_it_names_no_place_of_the_machine_that_rendered_it() -> None:

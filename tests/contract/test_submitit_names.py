@@ -12,14 +12,14 @@ from submitit import SlurmExecutor, SlurmJob
 from submitit.core.utils import JobPaths
 
 from dist_train.jobs import JobSpec, Target
-from launchers._slurm import script
-from launchers._slurm.options import Options
+from launchers._slurm import batch_script
+from launchers._slurm.slurm_options import Options
 
 ROOT = Path(__file__).parents[2]
 
 
 class WithoutSrun(SlurmExecutor):
-    """As launchers/_slurm/script.py has it: no pickle, no srun looked for."""
+    """As launchers/_slurm/batch_script.py has it: no pickle, no srun looked for."""
 
     @property
     def _submitit_command_str(self) -> str:
@@ -66,7 +66,7 @@ def test_affinity_is_where_a_missing_srun_would_be_noticed(monkeypatch: pytest.M
 def test_every_parameter_that_we_set_is_a_known_one(device: str, tmp_path: Path) -> None:
     target = Target("script", "/train.py")
     spec = JobSpec("a", "a", tmp_path, target, device=device, time_limit_s=60)  # type: ignore[arg-type]
-    ours = script._parameters(spec, Options(gpu_request="gres"))
+    ours = batch_script._parameters(spec, Options(gpu_request="gres"))
     assert set(ours) <= SlurmExecutor._valid_parameters()
     with pytest.raises(ValueError, match="Unavailable parameter"):
         rendered(tear_down=["exit 1"])
@@ -93,7 +93,7 @@ def test_none_is_not_rendered_and_true_has_no_value() -> None:
 
 
 def test_the_output_file_is_named_by_job_and_task() -> None:
-    # What launchers/_slurm/console.py looks for.
+    # What launchers/_slurm/slurm_output.py looks for.
     assert JobPaths("/run/logs").stdout == Path("/run/logs/%j_%t_log.out")
     assert JobPaths("/run/logs", "12", 1).stdout == Path("/run/logs/12_1_log.out")
     assert "#SBATCH --output=/run/logs/%j_0_log.out\n" in rendered()

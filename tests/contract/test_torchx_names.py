@@ -1,4 +1,4 @@
-"""The names of TorchX that our schedulers and verbs are made with, private ones among them."""
+"""The names of TorchX that our schedulers use, private ones among them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Kubernetes clusters for tests: a new one for each, gone without a trace after it.
+"""Emulated Kubernetes clusters for tests: a new one for each test, removed after it (see cluster/README.md).
 
     def test_it(cluster: KubernetesCluster) -> None: ...           # pods are real processes; needs root
     def test_it(control_plane: KubernetesCluster) -> None: ...     # API server and controllers, no nodes
-    @pytest.mark.parametrize("cluster", [ClusterSettings(nodes=3)], indirect=True)   # made otherwise
+    @pytest.mark.parametrize("cluster", [ClusterSettings(nodes=3)], indirect=True)   # other settings
 
-KUBECONFIG is that cluster's while the test runs.
+KUBECONFIG names that cluster while the test runs.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
-import k8s_network
 import pytest
-from k8s_clients import Clients
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_runs import SLOW, TWO_BY_ONE, Hashes, local
 
+from cluster.harness.clients import Clients
+from cluster.harness.runs import SLOW, TWO_BY_ONE, Hashes, local
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.nodes.network import BINARIES
 from dist_train.testing.plugin import require
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
     """Two nodes, the claim `runs`, no objects."""
-    missing = [name for name in k8s_network.BINARIES if shutil.which(name) is None]
+    missing = [name for name in BINARIES if shutil.which(name) is None]
     if missing:
         require("k8s", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
     if os.geteuid() != 0:
@@ -38,21 +38,21 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def control_plane(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[KubernetesCluster]:
-    """As `cluster`, and no pod runs: the test says how they fare."""
+    """As `cluster`, but without kubelet: the test sets the status of pods."""
     settings = getattr(request, "param", ClusterSettings())
     yield from lend(replace(settings, run_pods=False), monkeypatch)
 
 
 @pytest.fixture
 def clients(control_plane: KubernetesCluster) -> Iterator[Clients]:
-    """The official client, for a control plane."""
+    """The official client of a control plane."""
     made = Clients(control_plane)
     yield made
     made.api.close()
 
 
 def lend(settings: ClusterSettings, patch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
-    """A cluster for one test."""
+    """Start a cluster and set the environment for one test."""
     with KubernetesCluster(settings) as made:
         for name, value in made.environ.items():
             patch.setenv(name, value)

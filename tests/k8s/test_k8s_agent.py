@@ -1,9 +1,10 @@
-"""Agents as pods start them, real processes: who makes the run directory, who takes over, what is told."""
+"""Agents as pods start them, real processes: run directory, takeover, termination messages."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import stat
@@ -27,13 +28,13 @@ from dist_train.testing.plugin import require
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
 DEADLINE_S = 60.0
-HELLO = "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'is here')\n"
+PRINT_RANK = "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'is here')\n"
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass
 class Pod:
-    """One agent, with what it says."""
+    """One agent, and its output."""
 
     process: subprocess.Popen[bytes]
     console: Path
@@ -132,42 +133,47 @@ def script(gang: Gang, text: str) -> Path:
 
 
 def test_two_pods_make_the_run_directory_and_train(gang: Gang) -> None:
-    hello = script(gang, HELLO)
-    second = gang.start(1, hello)
+    target = script(gang, PRINT_RANK)
+    second = gang.start(1, target)
     second.says("waits for node 0 to make")
-    first = gang.start(0, hello)
+    first = gang.start(0, target)
     assert (first.ends(), second.ends()) == (0, 0)
     assert "rank 0 of 2 is here" in first.said
     assert stat.S_IMODE(gang.run.path.stat().st_mode) == 0o700
     assert stat.S_IMODE((gang.run.control / "key").stat().st_mode) == 0o600
     for node, pod in enumerate((first, second)):
-        told = pod.message
-        assert (told["node"], told["code"], told["attempt"], told["failure"]) == (node, 0, 0, None)
+        message = pod.message
+        assert (message["node"], message["code"], message["attempt"], message["failure"]) == (
+            node,
+            0,
+            0,
+            None,
+        )
     (started,) = gang.events("attempt_started")
     assert [node[env.POD_NODE] for node in started["nodes"]] == ["worker-0", "worker-1"]
     assert [node["JOB_COMPLETION_INDEX"] for node in started["nodes"]] == ["0", "1"]
-    late = gang.start(1, hello)  # evicted after its work was done
+    late = gang.start(1, target)  # evicted after its work was done
     assert late.ends() == 0
     assert "the run has ended already" in late.message["why"]
 
 
 @pytest.mark.parametrize(("own", "leaves_with"), [(41, 41), (77, 1)])
-def test_a_ranks_own_code_is_told_and_final_for_this_submission(
+def test_a_ranks_own_exit_code_is_reported_and_final_for_this_submission(
     gang: Gang, own: int, leaves_with: int
 ) -> None:
     gang.nodes = 1
     failing = script(gang, f"import sys\nprint('so it ends', file=sys.stderr)\nsys.exit({own})\n")
     pod = gang.start(0, failing)
     assert pod.ends() == leaves_with
-    told = pod.message
-    assert (told["code"], told["failure"]["rank"], told["failure"]["exit_code"]) == (own, 0, own)
-    assert told["failure"]["log_tail"] == ["so it ends"]
+    message = pod.message
+    assert (message["code"], message["failure"]["rank"], message["failure"]["exit_code"]) == (own, 0, own)
+    assert message["failure"]["log_tail"] == ["so it ends"]
     again = gang.start(0, failing)
     assert again.ends() == 76, "Kubernetes starts no other"
     assert (again.message["code"], again.message["failure"]["exit_code"]) == (own, own)
     assert len(gang.events("attempt_started")) == 1
     gang.submission = "submission-2"
-    resumed = gang.start(0, script(gang, HELLO))
+    resumed = gang.start(0, script(gang, PRINT_RANK))
     assert resumed.ends() == 78, "the script has changed"
     assert "--accept-code-change" in resumed.message["failure"]["message"]
     assert [event["submission"] for event in gang.events("submitted")] == ["submission-1", "submission-2"]
@@ -203,18 +209,44 @@ def test_a_killed_pod_0_is_followed_by_another_and_its_peer_may_come_first(gang:
 @pytest.mark.proof
 def test_a_pod_0_that_is_stopped_while_the_pods_gather_is_waited_for(gang: Gang) -> None:
     gang.nodes = 3
-    hello = script(gang, HELLO)
-    first, second = gang.start(0, hello), gang.start(1, hello)
+    target = script(gang, PRINT_RANK)
+    first, second = gang.start(0, target), gang.start(1, target)
     second.until(lambda: is_connected(second, gang.port), "node 1 has not come")
-    time.sleep(0.5)  # its hello and its Join
+    time.sleep(0.5)  # its handshake and its Join
     first.process.terminate()
     assert first.ends() == 75
     assert first.message["why"] == "stopped before an attempt had begun"
     second.says("waiting for the next")
-    new, third = gang.start(0, hello), gang.start(2, hello)
+    new, third = gang.start(0, target), gang.start(2, target)
     assert [pod.ends() for pod in (new, second, third)] == [0, 0, 0]
     assert len(gang.events("attempt_started")) == 1
     assert gang.events("preempted") == []
+
+
+@pytest.mark.proves(
+    "A pod killed at a random moment of its first 4 s is followed by another, and the run ends",
+    limits="the agents as processes; no API server",
+)
+@pytest.mark.proof
+@pytest.mark.parametrize("number", range(4))
+def test_a_pod_killed_in_the_first_seconds_is_followed_by_another(gang: Gang, number: int) -> None:
+    target, node = script(gang, "import time\ntime.sleep(3)\n"), number % 2
+    pods = [gang.start(0, target), gang.start(1, target)]
+    time.sleep(random.Random(number).uniform(0.0, 4.0))
+    assert all(pod.process.poll() is None for pod in pods)
+    pods[node].process.kill()
+    pods[node].process.wait()
+    if node == 0 and gang.run.lease.exists():
+        old = time.time() - 28
+        os.utime(gang.run.lease, (old, old))  # as if the Job controller had taken 28 s
+    pods[node] = gang.start(node, target)
+    deadline = time.monotonic() + DEADLINE_S
+    while any(pod.process.poll() != 0 for pod in pods):
+        for index, pod in enumerate(pods):
+            if pod.process.poll() in (69, 79, 137):  # the Job controller starts another
+                pods[index] = gang.start(index, target)
+        assert time.monotonic() < deadline, [pod.said for pod in pods]
+        time.sleep(0.1)
 
 
 def is_connected(pod: Pod, port: int) -> bool:
@@ -224,7 +256,7 @@ def is_connected(pod: Pod, port: int) -> bool:
 
 
 @pytest.mark.proof
-def test_a_pod_0_that_kubernetes_lost_sight_of_gives_way_to_the_next(gang: Gang) -> None:
+def test_an_unreachable_pod_0_is_superseded_by_the_next(gang: Gang) -> None:
     gang.nodes = 1
     waits = script(gang, WAITS)
     lost = gang.start(0, waits)
@@ -245,7 +277,7 @@ PREEMPTED = """
 """
 
 
-def test_a_preempted_pods_message_says_what_was_saved_and_the_next_pod_goes_on(gang: Gang) -> None:
+def test_a_preempted_pods_message_has_the_saved_step_and_the_next_pod_continues(gang: Gang) -> None:
     gang.nodes = 1
     preempted = script(gang, PREEMPTED)
     pod = gang.start(0, preempted)
@@ -266,7 +298,7 @@ ORPHANS = """
 """
 
 
-def test_as_process_1_an_agent_reaps_orphans_and_obeys_term(gang: Gang) -> None:
+def test_as_pid_1_an_agent_reaps_orphans_and_handles_sigterm(gang: Gang) -> None:
     if os.geteuid() != 0:
         require("k8s", "a pid namespace needs root")
     gang.nodes = 1
@@ -282,10 +314,10 @@ def test_as_process_1_an_agent_reaps_orphans_and_obeys_term(gang: Gang) -> None:
     assert pod.message["code"] == 143
 
 
-def test_as_process_1_an_agent_that_waits_obeys_term(gang: Gang) -> None:
+def test_as_pid_1_a_waiting_agent_handles_sigterm(gang: Gang) -> None:
     if os.geteuid() != 0:
         require("k8s", "a pid namespace needs root")
-    pod = gang.start(1, script(gang, HELLO), *UNSHARE)
+    pod = gang.start(1, script(gang, PRINT_RANK), *UNSHARE)
     pod.says("waits for node 0 to make")
     (agent,) = psutil.Process(pod.process.pid).children()
     agent.send_signal(signal.SIGTERM)
@@ -293,12 +325,12 @@ def test_as_process_1_an_agent_that_waits_obeys_term(gang: Gang) -> None:
     assert (pod.message["code"], pod.message["failure"]) == (75, None)
 
 
-def test_a_manifest_without_what_an_agent_needs_is_78_and_told(
+def test_a_manifest_without_what_an_agent_needs_is_reported_with_78(
     gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gang.port = -1
-    pod = gang.start(0, script(gang, HELLO))
+    pod = gang.start(0, script(gang, PRINT_RANK))
     assert pod.ends() == 78
-    told = pod.message
-    assert (told["run_id"], told["node"], told["attempt"]) == ("train", 0, None)
-    assert "is neither tcp://host:port" in told["failure"]["message"]
+    message = pod.message
+    assert (message["run_id"], message["node"], message["attempt"]) == ("train", 0, None)
+    assert "is neither tcp://host:port" in message["failure"]["message"]

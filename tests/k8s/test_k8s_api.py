@@ -1,14 +1,15 @@
-"""The emulated API server answers the official client as a real one does: objects, changes, removal."""
+"""The emulated API server and the official client: objects, changes, deletion."""
 
 from __future__ import annotations
 
 import pytest
-from k8s_clients import Clients, names, send_patch, words
-from k8s_cluster import KubernetesCluster
-from k8s_manifests import config_map, container, job, pod, service
-from k8s_objects import CONFIG_MAPS, JOBS, SERVICES, Manifest
 from kubernetes import client
 from kubernetes.client.rest import ApiException
+
+from cluster.harness.clients import Clients, error_message, names, send_patch
+from cluster.harness.manifests import config_map, container, job, pod, service
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import CONFIG_MAPS, JOBS, SERVICES, Manifest
 
 JOBSET = ("jobset.x-k8s.io", "v1alpha2", "default", "jobsets")
 
@@ -16,7 +17,7 @@ JOBSET = ("jobset.x-k8s.io", "v1alpha2", "default", "jobsets")
 # Objects.
 
 
-def test_a_created_object_has_what_the_server_gives_it(clients: Clients) -> None:
+def test_a_created_object_has_the_servers_fields(clients: Clients) -> None:
     made = clients.batch.create_namespaced_job("default", job("train"))
     assert len(made.metadata.uid) == 36
     assert int(made.metadata.resource_version) > 0
@@ -26,11 +27,11 @@ def test_a_created_object_has_what_the_server_gives_it(clients: Clients) -> None
     assert clients.batch.read_namespaced_job("train", "default").metadata.uid == made.metadata.uid
 
 
-def test_a_name_is_taken_once(clients: Clients) -> None:
+def test_a_second_object_of_a_name_is_a_conflict(clients: Clients) -> None:
     clients.batch.create_namespaced_job("default", job("train"))
     with pytest.raises(ApiException, match="AlreadyExists") as error:
         clients.batch.create_namespaced_job("default", job("train"))
-    assert (error.value.status, words(error)) == (409, 'jobs.batch "train" already exists')
+    assert (error.value.status, error_message(error)) == (409, 'jobs.batch "train" already exists')
 
 
 def test_a_generated_name_has_five_random_characters(clients: Clients) -> None:
@@ -40,13 +41,13 @@ def test_a_generated_name_has_five_random_characters(clients: Clients) -> None:
     assert len(name) == len("worker-") + 5
 
 
-def test_what_is_not_there_is_404(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_a_missing_object_is_404(clients: Clients, control_plane: KubernetesCluster) -> None:
     with pytest.raises(ApiException) as error:
         clients.batch.read_namespaced_job("nothing", "default")
-    assert (error.value.status, words(error)) == (404, 'jobs.batch "nothing" not found')
+    assert (error.value.status, error_message(error)) == (404, 'jobs.batch "nothing" not found')
     with pytest.raises(ApiException) as error:
         clients.batch.create_namespaced_job("nowhere", job("train"))
-    assert (error.value.status, words(error)) == (404, 'namespaces "nowhere" not found')
+    assert (error.value.status, error_message(error)) == (404, 'namespaces "nowhere" not found')
     assert clients.batch.list_namespaced_job("nowhere").items == []
     with pytest.raises(ApiException) as error:
         clients.custom.list_namespaced_custom_object(*JOBSET)
@@ -141,7 +142,7 @@ def test_an_owner_is_added_by_each_patch_format(clients: Clients) -> None:
 def test_a_merge_patch_replaces_lists_and_removes_nulls(clients: Clients) -> None:
     clients.core.create_namespaced_pod("default", pod("a", app="x", tier="1"))
     path = "/api/v1/namespaces/default/pods/a"
-    # Owners that exist: the garbage collector would take the pod away from a test with invented ones.
+    # Owners that exist: with invented ones the garbage collector would delete the pod.
     owners = [clients.core.read_namespace(name).metadata for name in ("default", "kube-system")]
     for owner in owners:
         ref = {"apiVersion": "v1", "kind": "Namespace", "name": owner.name, "uid": owner.uid}
@@ -171,7 +172,7 @@ def test_an_outdated_version_is_a_conflict(clients: Clients) -> None:
     assert error.value.status == 409
 
 
-def test_status_has_a_door_of_its_own(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_status_is_a_subresource(clients: Clients, control_plane: KubernetesCluster) -> None:
     clients.core.create_namespaced_pod("default", pod("a"))
     body = {"metadata": {"labels": {"seen": "yes"}}, "status": {"phase": "Failed"}}
     assert clients.core.patch_namespaced_pod("a", "default", body).status.phase == "Pending"
@@ -213,10 +214,10 @@ def test_bad_jobs_are_refused_with_reasons(clients: Clients, body: Manifest, cod
     with pytest.raises(ApiException) as error:
         clients.batch.create_namespaced_job("default", body)
     assert error.value.status == code
-    assert said in words(error)
+    assert said in error_message(error)
 
 
-def test_what_is_immutable_stays(clients: Clients) -> None:
+def test_immutable_fields_cannot_change(clients: Clients) -> None:
     clients.core.create_namespaced_config_map("default", config_map("settings", a="1"))
     with pytest.raises(ApiException, match="immutable") as error:
         clients.core.patch_namespaced_config_map("settings", "default", {"data": {"a": "2"}})
@@ -229,10 +230,10 @@ def test_what_is_immutable_stays(clients: Clients) -> None:
     assert error.value.status == 422
 
 
-# Removal.
+# Deletion.
 
 
-def test_a_job_deleted_in_the_background_takes_its_pods_along(
+def test_a_job_deleted_in_the_background_deletes_its_pods(
     clients: Clients, control_plane: KubernetesCluster
 ) -> None:
     clients.batch.create_namespaced_job("default", job("train"))
@@ -256,7 +257,7 @@ def test_a_job_deleted_without_a_policy_leaves_its_pods_and_warns(
     assert not any("deletionTimestamp" in metadata for metadata in left)
 
 
-def test_a_job_deleted_in_the_foreground_goes_last(
+def test_a_job_deleted_in_the_foreground_is_removed_last(
     clients: Clients, control_plane: KubernetesCluster
 ) -> None:
     clients.batch.create_namespaced_job("default", job("train"))
@@ -269,7 +270,7 @@ def test_a_job_deleted_in_the_foreground_goes_last(
     control_plane.wait_for(lambda: control_plane.objects(JOBS) == [], "the Job goes")
 
 
-def test_what_has_an_owner_goes_with_it(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_dependents_are_deleted_with_their_owner(clients: Clients, control_plane: KubernetesCluster) -> None:
     owner = clients.batch.create_namespaced_job("default", job("train", suspend=True)).metadata
     ref = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
     made = service()

@@ -1,4 +1,4 @@
-"""The cluster as a whole: it works without its server, breaks aloud, and leaves nothing."""
+"""The cluster as a whole: pods run without its server, errors are raised, nothing is left."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_programs import IN_RUNS, RUNS, SLEEP, python, run, submit
 from kubernetes import client, config
+
+from cluster.harness.programs import IN_RUNS, RUNS, SLEEP, python, run, submit
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
 
 pytestmark = pytest.mark.multiprocess
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.multiprocess
 # The cluster itself.
 
 
-def test_pods_go_on_while_the_server_is_away(cluster: KubernetesCluster) -> None:
+def test_pods_continue_while_the_server_is_down(cluster: KubernetesCluster) -> None:
     code = """
         import pathlib, time
         while not pathlib.Path("/runs/go").exists():
@@ -38,7 +39,7 @@ def test_pods_go_on_while_the_server_is_away(cluster: KubernetesCluster) -> None
         assert cluster.phases() == ["Running"]
     assert (cluster.volume / "done").exists()
     cluster.up()
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
 
 
 def test_one_restricted_pod_may_run(cluster: KubernetesCluster) -> None:
@@ -59,7 +60,7 @@ def test_two_clusters_side_by_side_leave_nothing() -> None:
     with KubernetesCluster() as one, KubernetesCluster(ClusterSettings(nodes=1)) as two:
         for cluster in (one, two):
             submit(cluster, python(SLEEP))
-            cluster.wait_said("ready", 0, 1)
+            cluster.wait_output("ready", 0, 1)
         assert one.api.port != two.api.port
         processes = psutil.Process().children(recursive=True)
         assert len(processes) >= 10
@@ -69,7 +70,7 @@ def test_two_clusters_side_by_side_leave_nothing() -> None:
     assert network() == before
 
 
-def test_a_broken_controller_is_not_silent() -> None:
+def test_an_error_in_a_controller_is_raised() -> None:
     def broken() -> None:
         raise ValueError("on purpose")
 
@@ -83,17 +84,17 @@ def test_a_broken_controller_is_not_silent() -> None:
     assert not cluster.folder.exists()
 
 
-def test_pods_die_with_the_process_that_has_the_cluster() -> None:
+def test_pods_end_with_the_process_of_the_cluster() -> None:
     here = Path(__file__).parent
     code = """
         import sys
-        from k8s_cluster import KubernetesCluster
-        from k8s_manifests import job
-        from k8s_objects import JOBS
+        from cluster.kubernetes_cluster import KubernetesCluster
+        from cluster.harness.manifests import job
+        from cluster.objects import JOBS
         cluster = KubernetesCluster()
         cluster.start()
         cluster.store.create(JOBS, "default", job("train", "sh", "-c", "echo ready; sleep 1000"))
-        cluster.wait_said("ready", 0, 1)
+        cluster.wait_output("ready", 0, 1)
         print(cluster.folder, flush=True)
         sys.stdin.read()
     """
@@ -109,16 +110,16 @@ def test_pods_die_with_the_process_that_has_the_cluster() -> None:
     shutil.rmtree(folder)
 
 
-def test_k8s_dev_tells_how_to_use_it_and_ends_with_ctrl_c() -> None:
-    path = Path(__file__).with_name("k8s_dev.py")
-    with subprocess.Popen([sys.executable, "-u", str(path)], stdout=subprocess.PIPE, text=True) as dev:
+def test_k8s_dev_prints_its_usage_and_ends_with_ctrl_c() -> None:
+    words = [sys.executable, "-u", "-m", "cluster"]
+    with subprocess.Popen(words, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True) as dev:
         assert dev.stdout is not None
-        told = []
+        printed = []
         for line in dev.stdout:
-            told.append(line.strip())
+            printed.append(line.strip())
             if line.startswith("Ctrl-C"):
                 break
-        kubeconfig = next(line.partition("KUBECONFIG=")[2] for line in told if "KUBECONFIG=" in line)
+        kubeconfig = next(line.partition("KUBECONFIG=")[2] for line in printed if "KUBECONFIG=" in line)
         api = config.new_client_from_config(kubeconfig)
         assert [node.metadata.name for node in client.CoreV1Api(api).list_node().items] == [
             "node-1",

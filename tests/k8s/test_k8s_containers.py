@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from k8s_cluster import KubernetesCluster
-from k8s_manifests import config_map, container, service
-from k8s_objects import CONFIG_MAPS, JOBS, SERVICES, Manifest
-from k8s_programs import IN_RUNS, RUNS, SLEEP, python, run, submit
 from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
+
+from cluster.harness.manifests import config_map, container, service
+from cluster.harness.programs import IN_RUNS, RUNS, SLEEP, python, run, submit
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import CONFIG_MAPS, JOBS, SERVICES, Manifest
 
 pytestmark = pytest.mark.multiprocess
 
@@ -62,7 +63,7 @@ def test_a_wrong_image_waits_with_its_reason(cluster: KubernetesCluster) -> None
         ),
     ],
 )
-def test_what_is_missing_is_waited_for(
+def test_a_pod_waits_for_missing_objects(
     cluster: KubernetesCluster, more: Manifest, words: Manifest, reason: str, said: str
 ) -> None:
     submit(cluster, python(SLEEP, **more), completions=1, **words)
@@ -78,13 +79,13 @@ def test_a_secret_that_comes_later_lets_the_pod_start(cluster: KubernetesCluster
     submit(cluster, python("import os; print(os.environ['A'])", env=[reference]), completions=1)
     cluster.wait_for(lambda: cluster.pods() != [] and cluster.pod(0).waiting != "", "it waits")
     cluster.secret("keys", a="canary")
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
     assert cluster.logs(cluster.pod(0)) == "canary\n"
 
 
-def test_a_command_that_is_not_there_is_128(cluster: KubernetesCluster) -> None:
+def test_a_missing_command_is_128(cluster: KubernetesCluster) -> None:
     submit(cluster, container("pyhton"), completions=1, policy=None, backoff_limit=0)
-    cluster.wait_verdict("Failed: BackoffLimitExceeded")
+    cluster.wait_job_result("Failed: BackoffLimitExceeded")
     ended = cluster.pod(0).state["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
     assert ended["message"] == 'exec: "pyhton": No such file or directory'
@@ -139,7 +140,7 @@ def test_service_links_give_a_service_called_master_a_master_port(cluster: Kuber
     assert cluster.logs(run(cluster, code, pod={"enableServiceLinks": False})) == "None\n"
 
 
-def test_volumes_are_where_they_shall_be(cluster: KubernetesCluster) -> None:
+def test_volumes_are_mounted_at_their_paths(cluster: KubernetesCluster) -> None:
     cluster.store.create(CONFIG_MAPS, "default", config_map("settings", **{"config.yaml": "epochs: 1\n"}))
     volumes = [
         RUNS,
@@ -215,7 +216,7 @@ def test_a_volume_of_another_user_takes_an_fs_group(cluster: KubernetesCluster) 
     cluster.wait_for(lambda: cluster.objects(JOBS) == [], "the Job has gone")
     words = {"volumes": [RUNS], "more": {"volumeMounts": [IN_RUNS]}}
     run(cluster, code, pod={"securityContext": {"fsGroup": 2000}}, **words)
-    assert cluster.verdict() == "Complete"
+    assert cluster.job_result() == "Complete"
 
 
 def test_init_containers_come_first_and_in_order(cluster: KubernetesCluster) -> None:
@@ -225,7 +226,7 @@ def test_init_containers_come_first_and_in_order(cluster: KubernetesCluster) -> 
 
     words = {"initContainers": [step("one"), step("two")]}
     submit(cluster, step("main"), completions=1, volumes=[RUNS], pod=words)
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
     assert (cluster.volume / "steps").read_text() == "one two main "
 
 
@@ -249,7 +250,7 @@ def test_a_log_is_followed_to_its_end_and_kept(cluster: KubernetesCluster, core:
     assert next(lines) == "first"
     (cluster.volume / "go").touch()
     assert next(lines) == "last"
-    cluster.wait_verdict("Failed: BackoffLimitExceeded")
+    cluster.wait_job_result("Failed: BackoffLimitExceeded")
 
     def log(**words: int) -> bytes:
         # With _preload_content this client returns the text of a bytes literal.
@@ -261,7 +262,7 @@ def test_a_log_is_followed_to_its_end_and_kept(cluster: KubernetesCluster, core:
     assert log(limit_bytes=3) == b"fir"
 
 
-def test_a_log_that_is_not_there_says_why(cluster: KubernetesCluster, core: client.CoreV1Api) -> None:
+def test_a_missing_log_has_a_reason(cluster: KubernetesCluster, core: client.CoreV1Api) -> None:
     cluster.break_image("example.org/train:1")
     submit(cluster, python(SLEEP), completions=1)
     cluster.wait_for(

@@ -1,16 +1,16 @@
-"""What the emulated cluster has for troubles: pods by hand, logs with times, Kueue, silent nodes."""
+"""Fault injection of the emulated cluster: pods by hand, logs with times, Kueue, unresponsive nodes."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from k8s_clients import Clients
-from k8s_cluster import KubernetesCluster
-from k8s_kueue import QUEUE, WORKLOADS
-from k8s_log_lines import LogLines
-from k8s_manifests import job
-from k8s_objects import JOBS, Manifest, find_condition, is_true
+from cluster.api.log_lines import LogLines
+from cluster.harness.clients import Clients
+from cluster.harness.manifests import job
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import JOBS, Manifest, find_condition, is_true
+from cluster.operators.kueue import QUEUE, WORKLOADS
 
 
 def submit(plane: KubernetesCluster, manifest: Manifest) -> None:
@@ -18,7 +18,7 @@ def submit(plane: KubernetesCluster, manifest: Manifest) -> None:
 
 
 def placed(plane: KubernetesCluster, count: int = 2) -> None:
-    """Until so many pods have a node."""
+    """Wait until so many pods have a node."""
     plane.wait_for(lambda: sum(bool(pod.node) for pod in plane.pods()) == count, f"{count} pods on nodes")
 
 
@@ -38,25 +38,25 @@ class TestPodsByHand:
     ) -> None:
         submit(control_plane, job("train"))
         placed(control_plane)
-        hand, pod = control_plane.hand, control_plane.pod(0)
+        hand, pod = control_plane.manual_kubelet, control_plane.pod(0)
         hand.hold(pod, "ErrImagePull", "no such image")
         assert control_plane.pod(0).waiting == "ErrImagePull"
         hand.run(pod)
-        hand.say(pod, "one", "two")
+        hand.write(pod, "one", "two")
         assert control_plane.pod(0).phase == "Running"
         assert read_log(clients, pod.name) == "one\ntwo\n"
-        hand.end(pod, 3, told="why")
+        hand.end(pod, 3, message="why")
         ended = control_plane.pod(0)
         assert (ended.phase, ended.exit_code, ended.message) == ("Failed", 3, "why")
 
-    def test_a_pod_that_is_removed_goes_when_it_ends(self, control_plane: KubernetesCluster) -> None:
+    def test_a_deleted_pod_is_removed_when_it_ends(self, control_plane: KubernetesCluster) -> None:
         submit(control_plane, job("train", completions=1))
         placed(control_plane, 1)
         pod = control_plane.pod(0)
-        control_plane.hand.run(pod)
+        control_plane.manual_kubelet.run(pod)
         control_plane.delete(pod)
         assert control_plane.phases() == ["Terminating"]
-        control_plane.hand.end(pod, 75)
+        control_plane.manual_kubelet.end(pod, 75)
         control_plane.wait_for(lambda: uids(control_plane, 0) not in ([], [pod.uid]), "a new one")
 
 
@@ -76,16 +76,16 @@ class TestLogsWithTimes:
         lines.read(path, 0, is_over=False)
         time.sleep(1.1)
         path.write_bytes(b"old\nnew\n")
-        _, told = lines.read(path, 1, is_over=False)
-        second = told.split(b".")[0].decode() + "Z"
-        assert lines.read(path, 0, is_over=True, since=second)[1] == told
+        _, late_line = lines.read(path, 1, is_over=False)
+        second = late_line.split(b".")[0].decode() + "Z"
+        assert lines.read(path, 0, is_over=True, since=second)[1] == late_line
 
     def test_over_http(self, clients: Clients, control_plane: KubernetesCluster) -> None:
         submit(control_plane, job("train", completions=1))
         placed(control_plane, 1)
         pod = control_plane.pod(0)
-        control_plane.hand.run(pod)
-        control_plane.hand.say(pod, "one", "two")
+        control_plane.manual_kubelet.run(pod)
+        control_plane.manual_kubelet.write(pod, "one", "two")
         read = read_log(clients, pod.name, timestamps=True).splitlines()
         assert [line.split(" ", 1)[1] for line in read] == ["one", "two"]
         assert read[0][10] == "T"
@@ -118,7 +118,7 @@ class TestKueue:
         (found,) = plane.objects(WORKLOADS)
         return found
 
-    def test_a_job_waits_until_there_is_room(self, control_plane: KubernetesCluster) -> None:
+    def test_a_job_waits_for_quota(self, control_plane: KubernetesCluster) -> None:
         control_plane.kueue.full = "insufficient unused quota for cpu"
         self.submit(control_plane)
         control_plane.wait_for(lambda: is_true(control_plane.job(), "Suspended"), "it is suspended")
@@ -126,11 +126,11 @@ class TestKueue:
         assert reserved is not None
         assert (reserved["status"], reserved["message"]) == ("False", "insufficient unused quota for cpu")
         assert control_plane.pods() == []
-        control_plane.kueue.room()
+        control_plane.kueue.set_capacity()
         placed(control_plane)
         assert is_true(self.workload(control_plane), "Admitted")
 
-    def test_a_queue_that_is_not_there(self, control_plane: KubernetesCluster) -> None:
+    def test_a_missing_queue(self, control_plane: KubernetesCluster) -> None:
         self.submit(control_plane, "silver")
         reserved = find_condition(self.workload(control_plane), "QuotaReserved")
         assert reserved is not None
@@ -139,22 +139,22 @@ class TestKueue:
             "LocalQueue silver doesn't exist",
         )
 
-    def test_a_job_that_must_give_way_waits_again(self, control_plane: KubernetesCluster) -> None:
+    def test_a_preempted_job_waits_again(self, control_plane: KubernetesCluster) -> None:
         self.submit(control_plane)
         placed(control_plane)
-        control_plane.hand.run(*control_plane.pods())
+        control_plane.manual_kubelet.run(*control_plane.pods())
         control_plane.kueue.full = "no room"
         control_plane.kueue.preempt("train", "Preempted to accommodate a workload of higher priority")
         control_plane.wait_phases("Terminating", "Terminating")
         assert is_true(self.workload(control_plane), "Evicted")
         for pod in control_plane.pods():
-            control_plane.hand.end(pod, 75)
+            control_plane.manual_kubelet.end(pod, 75)
         control_plane.wait_for(lambda: not control_plane.pods(), "no pod")
-        control_plane.kueue.room()
+        control_plane.kueue.set_capacity()
         placed(control_plane)
         assert control_plane.job()["status"].get("failed", 0) == 0
 
-    def test_other_jobs_are_none_of_its_business(self, control_plane: KubernetesCluster) -> None:
+    def test_jobs_without_a_queue_are_ignored(self, control_plane: KubernetesCluster) -> None:
         control_plane.install("kueue")
         submit(control_plane, job("train"))
         placed(control_plane)
@@ -162,10 +162,12 @@ class TestKueue:
 
 
 class TestNodes:
-    def test_a_silent_nodes_pods_are_not_ready_and_stay(self, control_plane: KubernetesCluster) -> None:
+    def test_pods_of_an_unresponsive_node_are_not_ready_and_stay(
+        self, control_plane: KubernetesCluster
+    ) -> None:
         submit(control_plane, job("train"))
         placed(control_plane)
-        control_plane.hand.run(*control_plane.pods())
+        control_plane.manual_kubelet.run(*control_plane.pods())
         lost = control_plane.pod(1)
         control_plane.silence_node(lost.node)
         found = control_plane.pod(1)
@@ -179,13 +181,13 @@ class TestNodes:
     def test_a_drained_node_gets_no_pods(self, control_plane: KubernetesCluster) -> None:
         submit(control_plane, job("train"))
         placed(control_plane)
-        control_plane.hand.run(*control_plane.pods())
+        control_plane.manual_kubelet.run(*control_plane.pods())
         old = control_plane.pod(1)
         control_plane.drain_node(old.node)
         condition = find_condition(control_plane.pod(1).manifest, "DisruptionTarget")
         assert condition is not None
         assert condition["reason"] == "EvictionByEvictionAPI"
-        control_plane.hand.end(old, 75)
+        control_plane.manual_kubelet.end(old, 75)
         control_plane.wait_for(lambda: uids(control_plane, 1) not in ([], [old.uid]), "a new one")
         control_plane.wait_for(lambda: bool(control_plane.pod(1).node), "on a node")
         assert control_plane.pod(1).node == control_plane.pod(0).node

@@ -1,4 +1,4 @@
-"""The Job controller does what the documentation says; pods fare as the test says, no process runs.
+"""The Job controller behaves as documented; the test sets the state of the pods, no process runs.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/job/
 """
@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_job_pods import intervals, parsed_intervals
-from k8s_manifests import POLICY, container, job
-from k8s_objects import JOBS, PODS, Manifest, find_condition, is_true, set_condition
-from k8s_pods import Pod
+
+from cluster.controllers.job_pods import intervals, parsed_intervals
+from cluster.harness.manifests import POLICY, container, job
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.objects import JOBS, PODS, Manifest, find_condition, is_true, set_condition
+from cluster.pod import Pod
 
 QUICK = ClusterSettings(back_off_s=0.05)
 quick = pytest.mark.parametrize("control_plane", [QUICK], indirect=True)
@@ -26,7 +27,7 @@ def submit(plane: KubernetesCluster, manifest: Manifest) -> None:
 
 
 def wait_for_pods(plane: KubernetesCluster, *indexes: int) -> None:
-    """Until these indexes have a pod that is neither ended nor ending, on a node."""
+    """Wait until these indexes have a pod on a node that is neither ended nor ending."""
 
     def living() -> list[int]:
         found = [pod for pod in plane.pods() if not pod.has_ended and not pod.is_terminating and pod.node]
@@ -36,7 +37,7 @@ def wait_for_pods(plane: KubernetesCluster, *indexes: int) -> None:
 
 
 def finish(plane: KubernetesCluster, index: int, code: int = 0, *conditions: str) -> Pod:
-    """The newest pod of the index ends, as its kubelet would tell; if it was being deleted, it goes."""
+    """End the newest pod of the index, as its kubelet would; remove it if it was being deleted."""
     pod = plane.pod(index)
 
     def change(obj: Manifest) -> None:
@@ -58,7 +59,7 @@ def replaced(plane: KubernetesCluster, old: Pod) -> bool:
 
 
 def stays(plane: KubernetesCluster, true: Callable[[], bool], for_s: float = 0.4) -> None:
-    """It is so, and still after a while in which the controller had every chance."""
+    """Assert that it holds, also after a time in which the controller could act."""
     with pytest.raises(AssertionError, match="not within"):
         plane.wait_for(lambda: not true(), "a change that must not come", within_s=for_s)
 
@@ -92,9 +93,9 @@ def test_a_job_is_complete_when_every_index_has_succeeded(control_plane: Kuberne
     finish(control_plane, 1)
     control_plane.wait_for(lambda: control_plane.job()["status"].get("succeeded") == 1, "one succeeded")
     assert control_plane.job()["status"]["completedIndexes"] == "1"
-    assert control_plane.verdict() == ""
+    assert control_plane.job_result() == ""
     finish(control_plane, 0)
-    control_plane.wait_verdict("Complete")
+    control_plane.wait_job_result("Complete")
     status = control_plane.job()["status"]
     assert (status["succeeded"], status["completedIndexes"]) == (2, "0,1")
     assert "completionTime" in status
@@ -119,7 +120,7 @@ def test_completed_indexes_are_intervals(indexes: list[int], text: str) -> None:
     ("code", "conditions", "counts"),
     [(75, [], False), (79, [], False), (3, [], True), (137, [], True), (78, ["DisruptionTarget"], False)],
 )
-def test_what_is_not_fatal_is_replaced(
+def test_a_pod_without_a_fatal_code_is_replaced(
     control_plane: KubernetesCluster, code: int, conditions: list[str], counts: bool
 ) -> None:
     submit(control_plane, job("train"))
@@ -132,21 +133,21 @@ def test_what_is_not_fatal_is_replaced(
 
 
 @quick
-@pytest.mark.parametrize("code", [2, 76, 77, 78])
+@pytest.mark.parametrize("code", [2, 73, 76, 77, 78])
 def test_a_fatal_code_fails_the_job_and_ends_the_others(control_plane: KubernetesCluster, code: int) -> None:
     submit(control_plane, job("train"))
-    guilty = finish(control_plane, 1, code)
+    root_cause = finish(control_plane, 1, code)
     control_plane.wait_phases("Terminating", "Failed")
     target = find_condition(control_plane.job(), "FailureTarget")
-    said = f"Container main for pod default/{guilty.name} failed with exit code {code}"
+    said = f"Container main for pod default/{root_cause.name} failed with exit code {code}"
     assert target is not None
     assert target["message"] == f"{said} matching FailJob rule at index 1"
     # https://kubernetes.io/docs/concepts/workloads/controllers/job/#terminal-job-conditions
-    stays(control_plane, lambda: control_plane.verdict() == "")
+    stays(control_plane, lambda: control_plane.job_result() == "")
     finish(control_plane, 0, 75)
-    control_plane.wait_verdict("Failed: PodFailurePolicy")
+    control_plane.wait_job_result("Failed: PodFailurePolicy")
     assert control_plane.job()["status"]["failed"] == 2
-    assert [pod.name for pod in control_plane.pods()] == [guilty.name]
+    assert [pod.name for pod in control_plane.pods()] == [root_cause.name]
 
 
 @quick
@@ -160,7 +161,7 @@ def test_more_failures_than_the_limit_end_the_job(control_plane: KubernetesClust
     finish(control_plane, 0, 3)
     control_plane.wait_for(lambda: control_plane.pod(1).is_terminating, "the other is ended")
     finish(control_plane, 1, 137)
-    control_plane.wait_verdict("Failed: BackoffLimitExceeded")
+    control_plane.wait_job_result("Failed: BackoffLimitExceeded")
 
 
 @quick
@@ -183,7 +184,7 @@ def test_exit_codes_are_in_or_not_in_and_of_a_container(
     submit(control_plane, job("train", completions=1, policy=policy, containers=both))
     old = finish(control_plane, 0, code)
     if fails:
-        control_plane.wait_verdict("Failed: PodFailurePolicy")
+        control_plane.wait_job_result("Failed: PodFailurePolicy")
     else:
         control_plane.wait_for(lambda: replaced(control_plane, old), "a replacement")
     assert control_plane.job()["status"]["failed"] == 1
@@ -194,7 +195,7 @@ def test_the_first_matching_rule_decides(control_plane: KubernetesCluster) -> No
     reverse = {"rules": list(reversed(POLICY["rules"]))}
     submit(control_plane, job("train", completions=1, policy=reverse))
     finish(control_plane, 0, 78, "DisruptionTarget")
-    control_plane.wait_verdict("Failed: PodFailurePolicy")
+    control_plane.wait_job_result("Failed: PodFailurePolicy")
 
 
 @pytest.mark.parametrize("control_plane", [ClusterSettings(back_off_s=0.3)], indirect=True)
@@ -208,7 +209,7 @@ def test_the_back_off_doubles_with_each_failure_also_ignored_ones(control_plane:
 
 
 @pytest.mark.parametrize("control_plane", [ClusterSettings(back_off_s=0.3)], indirect=True)
-def test_pods_that_fail_together_come_back_together(control_plane: KubernetesCluster) -> None:
+def test_pods_that_fail_together_are_recreated_together(control_plane: KubernetesCluster) -> None:
     submit(control_plane, job("train"))
     began = time.monotonic()
     with control_plane.store.lock:
@@ -247,7 +248,7 @@ def test_without_a_failure_policy_a_deleted_pod_is_replaced_at_once(
 
 @quick
 def test_force_alone_does_not_replace_a_pod_of_a_dead_node(control_plane: KubernetesCluster) -> None:
-    """Its tracking finalizer goes only with the phase Failed, and no kubelet is there to tell that.
+    """Its tracking finalizer is removed only at the phase Failed, which no kubelet reports here.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy: a pod that is being
     deleted is terminating until it is in a terminal phase.
@@ -288,13 +289,13 @@ def test_suspension_ends_running_pods_and_is_no_failure(control_plane: Kubernete
         finish(control_plane, index, 3)
     control_plane.wait_for(lambda: control_plane.pods() == [], "no pod is left")
     assert control_plane.job()["status"].get("failed", 0) == 0
-    assert control_plane.verdict() == ""
+    assert control_plane.job_result() == ""
     assert control_plane.events("Suspended") == ["Job suspended"]
     assert len(control_plane.events("SuccessfulDelete")) == 2
 
 
 @quick
-def test_the_time_of_a_job_begins_anew_when_it_is_resumed(control_plane: KubernetesCluster) -> None:
+def test_the_deadline_of_a_job_starts_again_when_it_is_resumed(control_plane: KubernetesCluster) -> None:
     submit(control_plane, job("train", activeDeadlineSeconds=1000))
     suspend(control_plane, True)
     control_plane.wait_for(lambda: is_true(control_plane.job(), "Suspended"), "it is suspended")
@@ -305,7 +306,7 @@ def test_the_time_of_a_job_begins_anew_when_it_is_resumed(control_plane: Kuberne
     suspend(control_plane, False)
     wait_for_pods(control_plane, 0, 1)
     assert control_plane.job()["status"]["startTime"] > "2026"
-    assert control_plane.verdict() == ""
+    assert control_plane.job_result() == ""
 
 
 def suspend(plane: KubernetesCluster, value: bool) -> None:
@@ -319,11 +320,11 @@ def test_a_job_that_takes_too_long_is_ended(control_plane: KubernetesCluster) ->
     control_plane.wait_phases("Terminating", "Terminating", within_s=5)
     for index in (0, 1):
         finish(control_plane, index, 143)
-    control_plane.wait_verdict("Failed: DeadlineExceeded")
+    control_plane.wait_job_result("Failed: DeadlineExceeded")
 
 
 @pytest.mark.parametrize("control_plane", [ClusterSettings(ttl_scale=0.001)], indirect=True)
-def test_a_finished_job_goes_after_its_time_with_its_pods(control_plane: KubernetesCluster) -> None:
+def test_a_finished_job_is_removed_after_its_ttl_with_its_pods(control_plane: KubernetesCluster) -> None:
     submit(control_plane, job("train", completions=1, ttlSecondsAfterFinished=500))
     finish(control_plane, 0)
     control_plane.wait_for(lambda: control_plane.objects(JOBS) == [], "the Job goes")
@@ -347,7 +348,7 @@ def test_refused_pods_leave_a_job_with_none_and_events(control_plane: Kubernetes
     wait_for_pods(control_plane, 0, 1)
 
 
-def test_a_pod_waits_for_a_node_with_room(control_plane: KubernetesCluster) -> None:
+def test_a_pod_waits_for_a_node_with_free_resources(control_plane: KubernetesCluster) -> None:
     many = container("true", resources={"limits": {"nvidia.com/gpu": "9"}})
     control_plane.store.create(JOBS, "default", job("train", completions=1, containers=[many]))
     control_plane.wait_for(lambda: bool(control_plane.events("FailedScheduling")), "an event tells it")

@@ -1,4 +1,4 @@
-"""The JobSet controller does what JobSet's documentation says; pods fare as the test says, no process runs.
+"""The JobSet controller behaves as documented; the test sets the state of the pods, no process runs.
 
 https://jobset.sigs.k8s.io/docs/concepts/
 """
@@ -6,19 +6,20 @@ https://jobset.sigs.k8s.io/docs/concepts/
 from __future__ import annotations
 
 import pytest
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_jobset_children import JOB_SETS
-from k8s_objects import JOBS, SERVICES, Manifest, find_condition, is_true
-from k8s_operator_manifests import job_set
-from k8s_status import ApiError
-from k8s_store import Deletion
+
+from cluster.api.errors import ApiError
+from cluster.api.store import Deletion
+from cluster.harness.operator_manifests import job_set
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.objects import JOBS, SERVICES, Manifest, find_condition, is_true
+from cluster.operators.jobset_children import JOB_SETS
 
 KEY = "jobset.sigs.k8s.io/"
 
 
 @pytest.fixture
 def plane(control_plane: KubernetesCluster) -> KubernetesCluster:
-    """With JobSet."""
+    """A cluster with JobSet."""
     control_plane.install("jobset")
     return control_plane
 
@@ -30,7 +31,7 @@ def submit(plane: KubernetesCluster, manifest: Manifest, pods: int = 2) -> None:
 
 
 def wait_for_pods(plane: KubernetesCluster, count: int) -> None:
-    """Until so many live on nodes."""
+    """Wait until so many run on nodes."""
 
     def living() -> int:
         return sum(bool(pod.node) and not (pod.has_ended or pod.is_terminating) for pod in plane.pods())
@@ -39,13 +40,13 @@ def wait_for_pods(plane: KubernetesCluster, count: int) -> None:
 
 
 def top(plane: KubernetesCluster) -> Manifest:
-    """The JobSet as it stands."""
+    """The current JobSet."""
     [found] = plane.objects(JOB_SETS)
     return found
 
 
 def wait_condition(plane: KubernetesCluster, kind: str) -> Manifest:
-    """Until it is true."""
+    """Wait until the condition is true."""
     plane.wait_for(lambda: is_true(top(plane), kind), f"{kind}: {top(plane).get('status')}", within_s=10)
     found = find_condition(top(plane), kind)
     assert found is not None
@@ -53,19 +54,19 @@ def wait_condition(plane: KubernetesCluster, kind: str) -> Manifest:
 
 
 def end_all(plane: KubernetesCluster, code: int = 0) -> None:
-    """Every pod that is on a node and has not ended does."""
+    """End every pod that is on a node and has not ended."""
     for pod in plane.pods():
         if pod.node and not pod.has_ended:
-            plane.hand.end(pod, code)
+            plane.manual_kubelet.end(pod, code)
 
 
-def test_it_makes_its_jobs_and_their_service(plane: KubernetesCluster) -> None:
+def test_it_creates_its_jobs_and_their_service(plane: KubernetesCluster) -> None:
     submit(plane, job_set(jobs=2), pods=4)
     jobs = plane.objects(JOBS)
     assert [one["metadata"]["name"] for one in jobs] == ["train-node-0", "train-node-1"]
-    told = jobs[1]["metadata"]["labels"]
-    assert told == jobs[1]["metadata"]["annotations"]
-    assert told.items() <= jobs[1]["spec"]["template"]["metadata"]["labels"].items()
+    labels = jobs[1]["metadata"]["labels"]
+    assert labels == jobs[1]["metadata"]["annotations"]
+    assert labels.items() <= jobs[1]["spec"]["template"]["metadata"]["labels"].items()
     expected = {
         "jobset-name": "train",
         "jobset-uid": top(plane)["metadata"]["uid"],
@@ -75,7 +76,7 @@ def test_it_makes_its_jobs_and_their_service(plane: KubernetesCluster) -> None:
         "job-global-index": "1",
         "restart-attempt": "0",
     }
-    assert {f"{KEY}{word}": value for word, value in expected.items()}.items() <= told.items()
+    assert {f"{KEY}{word}": value for word, value in expected.items()}.items() <= labels.items()
     [owner] = jobs[1]["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("JobSet", "train", True)
     [service] = plane.objects(SERVICES)
@@ -104,7 +105,7 @@ def test_it_is_completed_when_all_its_jobs_are(plane: KubernetesCluster) -> None
     submit(plane, job_set(jobs=2), pods=4)
     first = [pod for pod in plane.pods() if pod.name.startswith("train-node-0-")]
     for pod in first:
-        plane.hand.end(pod)
+        plane.manual_kubelet.end(pod)
     counts = {"name": "node", "ready": 0, "succeeded": 1, "failed": 0, "active": 1, "suspended": 0}
     plane.wait_for(lambda: top(plane)["status"]["replicatedJobsStatus"] == [counts], "one has succeeded")
     assert not is_true(top(plane), "Completed")
@@ -114,16 +115,16 @@ def test_it_is_completed_when_all_its_jobs_are(plane: KubernetesCluster) -> None
     assert len(plane.objects(JOBS)) == 2, "the finished Jobs stay"
 
 
-def test_a_failed_job_makes_all_anew_after_all_are_gone(plane: KubernetesCluster) -> None:
+def test_after_a_failed_job_all_are_recreated_once_all_are_gone(plane: KubernetesCluster) -> None:
     submit(plane, job_set(jobs=2), pods=4)
     before = {one["metadata"]["uid"] for one in plane.objects(JOBS)}
-    plane.hand.end(plane.pods()[0], 3)
+    plane.manual_kubelet.end(plane.pods()[0], 3)
     plane.wait_for(lambda: plane.phases().count("Terminating") == 1, "the failed Job's other pod is to go")
 
     def all_new() -> bool:
         for pod in plane.pods():
             if pod.is_terminating:
-                plane.hand.end(pod, 79)
+                plane.manual_kubelet.end(pod, 79)
         return before.isdisjoint(one["metadata"]["uid"] for one in plane.objects(JOBS))
 
     plane.wait_for(all_new, "all are new")
@@ -136,22 +137,22 @@ def test_a_failed_job_makes_all_anew_after_all_are_gone(plane: KubernetesCluster
     assert plane.events("RestartJobSetFailurePolicyAction")
 
 
-def test_blocking_recreate_makes_none_while_an_old_one_is_left(plane: KubernetesCluster) -> None:
+def test_blocking_recreate_waits_until_all_old_jobs_are_gone(plane: KubernetesCluster) -> None:
     submit(plane, job_set(jobs=2), pods=4)
     slow = next(pod for pod in plane.pods() if pod.name.startswith("train-node-1-0"))
     for pod in plane.pods():
         if pod.uid != slow.uid:
-            plane.hand.end(pod, 3)
+            plane.manual_kubelet.end(pod, 3)
     plane.wait_for(lambda: top(plane)["status"].get("restarts") == 1, "the restart")
     plane.wait_for(lambda: [pod.uid for pod in plane.pods()] == [slow.uid], "one is left")
     with pytest.raises(AssertionError, match="not within"):
         plane.wait_for(lambda: len(plane.pods()) > 1, "a pod too early", within_s=0.4)
-    plane.hand.end(slow, 79)
+    plane.manual_kubelet.end(slow, 79)
     wait_for_pods(plane, 4)
 
 
 def test_recreate_does_not_wait(plane: KubernetesCluster) -> None:
-    """A Job of the new start is made as soon as the old one of its name has gone."""
+    """A Job of the new start is created as soon as the old one of its name is gone."""
     manifest = job_set(jobs=2)
     manifest["spec"]["failurePolicy"]["restartStrategy"] = "Recreate"
     submit(plane, manifest, pods=4)
@@ -159,7 +160,7 @@ def test_recreate_does_not_wait(plane: KubernetesCluster) -> None:
     slow = next(pod for pod in plane.pods() if pod.name.startswith("train-node-1-0"))
     for pod in plane.pods():
         if pod.uid != slow.uid:
-            plane.hand.end(pod, 3)
+            plane.manual_kubelet.end(pod, 3)
     plane.wait_for(lambda: len({pod.uid for pod in plane.pods()} - before) == 2, "two new ones beside it")
     assert slow.uid in [pod.uid for pod in plane.pods()]
 
@@ -199,13 +200,13 @@ def test_without_a_policy_a_failed_job_fails_it(plane: KubernetesCluster) -> Non
     manifest = job_set(jobs=2)
     del manifest["spec"]["failurePolicy"]
     submit(plane, manifest, pods=4)
-    plane.hand.end(plane.pods()[0], 3)
-    plane.hand.end(plane.pods()[1], 3)
+    plane.manual_kubelet.end(plane.pods()[0], 3)
+    plane.manual_kubelet.end(plane.pods()[1], 3)
     assert wait_condition(plane, "Failed")["reason"] == "FailedJobs"
     plane.wait_for(lambda: plane.phases().count("Terminating") == 2, "the Job that is active goes")
 
 
-def test_suspend_takes_the_pods_and_resume_makes_them(plane: KubernetesCluster) -> None:
+def test_suspend_deletes_the_pods_and_resume_creates_them(plane: KubernetesCluster) -> None:
     plane.store.create(JOB_SETS, "default", job_set(suspend=True))
     assert wait_condition(plane, "Suspended")["reason"] == "SuspendedJobs"
     assert [one["spec"]["suspend"] for one in plane.objects(JOBS)] == [True]
@@ -236,7 +237,7 @@ def test_after_its_ttl_nothing_is_left(plane: KubernetesCluster) -> None:
     plane.wait_for(lambda: not (plane.pods() or plane.objects(JOBS) or plane.objects(SERVICES)), "nothing")
 
 
-def test_deleted_in_the_foreground_it_goes_last(plane: KubernetesCluster) -> None:
+def test_deleted_in_the_foreground_it_is_removed_last(plane: KubernetesCluster) -> None:
     submit(plane, job_set())
     plane.store.delete(JOB_SETS, "default", "train", Deletion(policy="Foreground"))
     plane.wait_phases("Terminating", "Terminating")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from k8s_cluster import KubernetesCluster
-from k8s_kinds import FORMS, Form, KindRun, begin, left_of
-from k8s_runs import (
+
+from cluster.harness.job_kinds import JOB_KINDS, JobKind, KindRun, remaining_objects, submit_kind
+from cluster.harness.runs import (
     SLOW,
     SLOWLY,
     TWO_BY_ONE,
@@ -19,44 +19,55 @@ from k8s_runs import (
     verb,
     workspace,
 )
+from cluster.kubernetes_cluster import KubernetesCluster
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.proof, pytest.mark.timeout(180)]
 SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
-every_kind = pytest.mark.parametrize("form", FORMS, ids=str)
+every_kind = pytest.mark.parametrize("kind", JOB_KINDS, ids=str)
 
 
+@pytest.mark.proves(
+    "JobSet, TrainJob and Volcano jobs end with the same bits, also after a killed and a deleted pod; "
+    "exit codes, `cancel`, `resume`",
+    limits="their controllers are emulated by their sources' rules",
+)
 @every_kind
 def test_two_pods_train_to_the_local_runs_bits(
-    cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
+    cluster: KubernetesCluster, tmp_path: Path, kind: JobKind, undisturbed_pair: Hashes
 ) -> None:
     """And what --dry-run prints is what the server received."""
-    cluster.install(form.operator)
+    cluster.install(kind.operator)
     workspace(cluster, tmp_path, *SLOW_FILES)
-    words = ("--kind", form.kind, "--run-id", "same-1", *TWO_BY_ONE, "slow.yaml")
-    told = launch(tmp_path, "same", "--dry-run", *words)
-    assert told.code == 0, told
+    words = ("--kind", kind.kind, "--run-id", "same-1", *TWO_BY_ONE, "slow.yaml")
+    dry_run = launch(tmp_path, "same", "--dry-run", *words)
+    assert dry_run.code == 0, dry_run
     assert not cluster.requests, "a dry run asks nobody"
     done = launch(tmp_path, "same", *words)
     assert done.code == 0, done
     assert on_volume(cluster, "same").hashes == undisturbed_pair
-    sent = [cluster.sent("POST", plural) for plural in form.made]
-    assert [[body] for body in yaml.safe_load_all(told.stdout)] == sent
+    sent = [cluster.sent("POST", plural) for plural in kind.created]
+    assert [[body] for body in yaml.safe_load_all(dry_run.stdout)] == sent
     assert done.stdout.count("epoch 1/3  step 1/60") == 1, "each line once"
     assert "PET_" not in str([pod.manifest for pod in cluster.pods()])
-    assert KindRun(cluster, form, "same").end == "Completed"
+    assert KindRun(cluster, kind, "same").end == "Completed"
     said = verb(tmp_path, "status", "same", "--exit-code")
     assert (said.code, "phase      done" in said.stdout) == (0, True), said
     listed = verb(tmp_path, "list")
     assert "same  done   kubernetes  2 x 1" in listed.stdout
 
 
+@pytest.mark.proves(
+    "JobSet, TrainJob and Volcano jobs end with the same bits, also after a killed and a deleted pod; "
+    "exit codes, `cancel`, `resume`",
+    limits="their controllers are emulated by their sources' rules",
+)
 @every_kind
 def test_a_killed_pod_restarts_the_gang(
-    cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
+    cluster: KubernetesCluster, tmp_path: Path, kind: JobKind, undisturbed_pair: Hashes
 ) -> None:
-    cluster.install(form.operator)
+    cluster.install(kind.operator)
     workspace(cluster, tmp_path, *SLOW_FILES)
-    job, run = begin(cluster, tmp_path, form, "killed", *TWO_BY_ONE, *SLOWLY, "slow.yaml")
+    job, run = submit_kind(cluster, tmp_path, kind, "killed", *TWO_BY_ONE, *SLOWLY, "slow.yaml")
     run.wait_for_step(10)
     before = {job.pod(node).uid for node in (0, 1)}
     cluster.kill(job.pod(1))
@@ -72,13 +83,18 @@ def test_a_killed_pod_restarts_the_gang(
     assert "restarts 1" in said.stdout
 
 
+@pytest.mark.proves(
+    "JobSet, TrainJob and Volcano jobs end with the same bits, also after a killed and a deleted pod; "
+    "exit codes, `cancel`, `resume`",
+    limits="their controllers are emulated by their sources' rules",
+)
 @every_kind
-def test_a_deleted_pod_saves_and_the_gang_goes_on(
-    cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
+def test_a_deleted_pod_saves_and_the_gang_continues(
+    cluster: KubernetesCluster, tmp_path: Path, kind: JobKind, undisturbed_pair: Hashes
 ) -> None:
-    cluster.install(form.operator)
+    cluster.install(kind.operator)
     workspace(cluster, tmp_path, *SLOW_FILES)
-    job, run = begin(cluster, tmp_path, form, "deleted", *TWO_BY_ONE, *SLOWLY, "slow.yaml")
+    job, run = submit_kind(cluster, tmp_path, kind, "deleted", *TWO_BY_ONE, *SLOWLY, "slow.yaml")
     run.wait_for_step(10)
     cluster.delete(job.pod(1))
     job.wait_end("Completed", within_s=120)
@@ -88,31 +104,36 @@ def test_a_deleted_pod_saves_and_the_gang_goes_on(
 
 
 @every_kind
-def test_a_ranks_exit_code_is_the_commands_and_the_status(
-    cluster: KubernetesCluster, tmp_path: Path, form: Form
+def test_a_ranks_exit_code_is_that_of_launch_and_of_status(
+    cluster: KubernetesCluster, tmp_path: Path, kind: JobKind
 ) -> None:
-    cluster.install(form.operator)
+    cluster.install(kind.operator)
     workspace(cluster, tmp_path)
     script = tmp_path / "code" / "fails.py"
     script.write_text("import os, sys\nsys.exit(41 if os.environ['RANK'] == '1' else 0)\n")
-    done = launch(tmp_path, "fails", "--kind", form.kind, *TWO_BY_ONE, "fails.py")
+    done = launch(tmp_path, "fails", "--kind", kind.kind, *TWO_BY_ONE, "fails.py")
     assert done.code == 41, done
     assert "FAILED: rank 1 (node 1, local rank 0)" in done.stdout + done.stderr
-    job = KindRun(cluster, form, "fails")
-    fatal = {"volcano": "Terminated"}.get(form.kind, "Failed: FailJobSetFailurePolicyAction")
+    job = KindRun(cluster, kind, "fails")
+    fatal = {"volcano": "Terminated"}.get(kind.kind, "Failed: FailJobSetFailurePolicyAction")
     assert (job.end, job.restarts) == (fatal, 1), "what comes again knows that it is over"
     said = verb(tmp_path, "status", "fails", "--exit-code")
     assert said.code == 41, said
     assert "rank 1 (node 1, local rank 0)" in said.stdout, "from the verdict alone"
 
 
+@pytest.mark.proves(
+    "JobSet, TrainJob and Volcano jobs end with the same bits, also after a killed and a deleted pod; "
+    "exit codes, `cancel`, `resume`",
+    limits="their controllers are emulated by their sources' rules",
+)
 @every_kind
-def test_cancel_removes_everything_and_resume_goes_on(
-    cluster: KubernetesCluster, tmp_path: Path, form: Form, undisturbed_pair: Hashes
+def test_cancel_removes_everything_and_resume_continues(
+    cluster: KubernetesCluster, tmp_path: Path, kind: JobKind, undisturbed_pair: Hashes
 ) -> None:
-    cluster.install(form.operator)
+    cluster.install(kind.operator)
     workspace(cluster, tmp_path, *SLOW_FILES)
-    words = ("--kind", form.kind, *TWO_BY_ONE, *SLOWLY, "slow.yaml")
+    words = ("--kind", kind.kind, *TWO_BY_ONE, *SLOWLY, "slow.yaml")
     with following(tmp_path, "twice", *words) as command:
         run = on_volume(cluster, "twice")
         run.wait_for_step(10)
@@ -124,7 +145,7 @@ def test_cancel_removes_everything_and_resume_goes_on(
             said = verb(tmp_path, "cancel", "twice")
             assert said.code == 0, said
         assert command.wait(timeout=60) == 77, (tmp_path / "out.txt").read_text()
-    cluster.wait_for(lambda: not left_of(cluster), "nothing of it")
+    cluster.wait_for(lambda: not remaining_objects(cluster), "nothing of it")
     assert verb(tmp_path, "status", "twice", "--exit-code").code == 77
     resumed = verb(tmp_path, "resume", "twice")
     assert resumed.code == 0, resumed

@@ -1,4 +1,4 @@
-"""Pods are real processes: they find and reach each other, and end as they are told."""
+"""Pods are real processes: they resolve and reach each other, and end as a kubelet ends them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 
 import psutil
 import pytest
-from k8s_cluster import KubernetesCluster
-from k8s_manifests import pod, service
-from k8s_objects import PODS, SERVICES, is_true
-from k8s_programs import IN_RUNS, RUNS, SLEEP, python, run, submit
+
+from cluster.harness.manifests import pod, service
+from cluster.harness.programs import IN_RUNS, RUNS, SLEEP, python, run, submit
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import PODS, SERVICES, is_true
 
 pytestmark = pytest.mark.multiprocess
 
@@ -42,10 +43,10 @@ TALK = """
 # Together.
 
 
-def test_two_pods_talk_by_dns_name(cluster: KubernetesCluster) -> None:
+def test_two_pods_connect_by_dns_name(cluster: KubernetesCluster) -> None:
     cluster.store.create(SERVICES, "default", service())
     submit(cluster, python(TALK))
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
     first, second = cluster.pod(0), cluster.pod(1)
     address = second.manifest["status"]["podIP"]
     heard = f"heard 1 of train-1.train.default.svc.cluster.local from {address}\n"
@@ -63,7 +64,7 @@ def test_a_name_needs_a_service_that_chooses_the_pod(
         made["spec"]["selector"] = {"batch.kubernetes.io/job-name": "another"}
     cluster.store.create(SERVICES, "default", made)
     submit(cluster, python(SLEEP))
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     cluster.wait_for(lambda: all(is_true(p.manifest, "Ready") for p in cluster.pods()), "both are ready")
     hosts = cluster.folder / "pods" / cluster.pod(1).uid / "etc" / "hosts"
     if selects:
@@ -75,11 +76,11 @@ def test_a_name_needs_a_service_that_chooses_the_pod(
 def test_a_new_pod_takes_the_name_with_a_new_address(cluster: KubernetesCluster) -> None:
     cluster.store.create(SERVICES, "default", service())
     submit(cluster, python(SLEEP))
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     old = cluster.pod(0)
     cluster.kill(old)
     cluster.wait_for(lambda: cluster.pod(0).uid != old.uid, "a replacement")
-    cluster.wait_said("ready", 0)
+    cluster.wait_output("ready", 0)
     hosts = cluster.folder / "pods" / cluster.pod(1).uid / "etc" / "hosts"
     new = cluster.pod(0).manifest["status"]["podIP"]
     cluster.wait_for(lambda: f"{new} train-0.train" in hosts.read_text(), "the new address")
@@ -87,9 +88,9 @@ def test_a_new_pod_takes_the_name_with_a_new_address(cluster: KubernetesCluster)
     assert hosts.read_text().count("train-0.train.default.svc.cluster.local") == 1
 
 
-def test_a_cut_cable_silences_a_pod(cluster: KubernetesCluster) -> None:
+def test_a_disconnected_pod_is_unreachable(cluster: KubernetesCluster) -> None:
     submit(cluster, python(SLEEP))
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     address = cluster.pod(1).manifest["status"]["podIP"]
     code = f"import socket; print(socket.create_connection(('{address}', 9), 0.3))"
     ask = [*cluster.prefix(cluster.pod(0)), sys.executable, "-c", code]
@@ -98,9 +99,9 @@ def test_a_cut_cable_silences_a_pod(cluster: KubernetesCluster) -> None:
         return subprocess.run(ask, capture_output=True, text=True, timeout=20).stderr.splitlines()[-1]
 
     assert answer() == "ConnectionRefusedError: [Errno 111] Connection refused"
-    cluster.cut_cable(cluster.pod(1))
+    cluster.disconnect(cluster.pod(1))
     assert "timed out" in answer()
-    cluster.heal(cluster.pod(1))
+    cluster.reconnect(cluster.pod(1))
     cluster.wait_for(lambda: "refused" in answer(), "the network is whole again")
 
 
@@ -126,22 +127,22 @@ AGAIN = """
         ("os.kill(os.getpid(), 9); sys.exit(5)", 5, 1),
     ],
 )
-def test_a_pod_that_fails_comes_again(cluster: KubernetesCluster, first: str, code: int, failed: int) -> None:
+def test_a_failed_pod_is_recreated(cluster: KubernetesCluster, first: str, code: int, failed: int) -> None:
     once = python(AGAIN.format(first=first), volumeMounts=[IN_RUNS])
     submit(cluster, once, completions=1, volumes=[RUNS])
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
     assert [pod.exit_code for pod in cluster.pods()] == [code, 0]
     assert cluster.job()["status"].get("failed", 0) == failed
     assert cluster.logs(cluster.pod(0)) == "again\n"
 
 
-def test_a_killed_pod_is_137_and_comes_again(cluster: KubernetesCluster) -> None:
+def test_a_killed_pod_is_137_and_recreated(cluster: KubernetesCluster) -> None:
     waiting = python(AGAIN.format(first="signal.pause()"), volumeMounts=[IN_RUNS])
     submit(cluster, waiting, volumes=[RUNS])
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     for index in (0, 1):
         cluster.kill(cluster.pod(index))
-    cluster.wait_verdict("Failed: BackoffLimitExceeded")
+    cluster.wait_job_result("Failed: BackoffLimitExceeded")
     assert {pod.exit_code for pod in cluster.pods()} == {137}
 
 
@@ -155,46 +156,47 @@ def test_a_fatal_exit_ends_the_other_pod_with_sigterm(cluster: KubernetesCluster
         signal.pause()
     """
     submit(cluster, python(code))
-    cluster.wait_verdict("Failed: PodFailurePolicy")
-    assert [pod.exit_code for pod in cluster.pods()] == [78]
+    cluster.wait_job_result("Failed: PodFailurePolicy")
+    # The job's result may be there before the pod that it ended has gone.
+    cluster.wait_for(lambda: [pod.exit_code for pod in cluster.pods()] == [78], "the ended pod's removal")
     assert cluster.events("Killing") == ["Stopping container main"]
 
 
-def test_a_deleted_pod_saves_leaves_with_75_and_comes_again(cluster: KubernetesCluster) -> None:
+def test_a_deleted_pod_saves_exits_with_75_and_is_recreated(cluster: KubernetesCluster) -> None:
     first = """signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     signal.pause()"""
     submit(cluster, python(AGAIN.format(first=first), volumeMounts=[IN_RUNS]), completions=1, volumes=[RUNS])
-    cluster.wait_said("ready", 0)
+    cluster.wait_output("ready", 0)
     old = cluster.pod(0)
     cluster.delete(old)
-    cluster.wait_verdict("Complete")
+    cluster.wait_job_result("Complete")
     assert cluster.job()["status"].get("failed", 0) == 0
     assert [pod.uid for pod in cluster.pods()] != [old.uid]
     assert cluster.logs(old) == "ready\n"
 
 
-def test_sigterm_that_nobody_handles_waits_for_the_grace(cluster: KubernetesCluster) -> None:
+def test_an_ignored_sigterm_waits_for_the_grace(cluster: KubernetesCluster) -> None:
     """Process 1 ignores what it does not handle; after the grace it is killed."""
     submit(cluster, python(SLEEP), completions=1, policy=None, backoff_limit=0, grace_s=1)
-    cluster.wait_said("ready", 0)
+    cluster.wait_output("ready", 0)
     began = time.monotonic()
     cluster.delete(cluster.pod(0))
-    cluster.wait_verdict("Failed: BackoffLimitExceeded")
+    cluster.wait_job_result("Failed: BackoffLimitExceeded")
     assert time.monotonic() - began > 0.9
 
 
-def test_a_pod_deleted_by_force_is_forgotten_at_once_and_dies_soon(cluster: KubernetesCluster) -> None:
+def test_a_pod_deleted_by_force_is_removed_at_once_and_killed_soon(cluster: KubernetesCluster) -> None:
     alone = pod("alone")
     alone["spec"]["containers"] = [python(SLEEP)]
     cluster.store.create(PODS, "default", alone)
-    cluster.wait_said("ready", -1)
+    cluster.wait_output("ready", -1)
     worker = cluster.kubelet.worker(cluster.pod(-1).manifest)
     cluster.delete(cluster.pod(-1), grace_s=0)
     assert cluster.pods() == []
     cluster.wait_for(lambda: worker.has_ended, "its processes have gone")
 
 
-def test_what_a_command_started_dies_with_it(cluster: KubernetesCluster) -> None:
+def test_child_processes_end_with_their_container(cluster: KubernetesCluster) -> None:
     mark = str(10**9 + secrets.randbelow(10**9))
     code = f"""
         import subprocess, sys
@@ -207,7 +209,7 @@ def test_what_a_command_started_dies_with_it(cluster: KubernetesCluster) -> None
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]
 
 
-def test_the_last_words_are_kept(cluster: KubernetesCluster) -> None:
+def test_the_termination_message_is_kept(cluster: KubernetesCluster) -> None:
     code = """
         open("/dev/termination-log", "w").write('{"code":41}')
         raise SystemExit(41)
@@ -218,31 +220,31 @@ def test_the_last_words_are_kept(cluster: KubernetesCluster) -> None:
     assert ended.state["terminated"]["startedAt"] <= ended.state["terminated"]["finishedAt"]
 
 
-def test_the_log_takes_the_place_of_last_words_where_it_shall(cluster: KubernetesCluster) -> None:
+def test_the_log_is_the_termination_message_by_fallback(cluster: KubernetesCluster) -> None:
     ended = run(
         cluster, "raise SystemExit('no disk')", more={"terminationMessagePolicy": "FallbackToLogsOnError"}
     )
     assert (ended.exit_code, ended.message) == (1, "no disk\n")
 
 
-def test_a_pod_out_of_memory_and_an_evicted_one_say_so(cluster: KubernetesCluster) -> None:
+def test_a_pod_out_of_memory_and_an_evicted_one_have_their_reasons(cluster: KubernetesCluster) -> None:
     submit(cluster, python(SLEEP), backoff_limit=5)
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     hungry, evicted = cluster.pod(0), cluster.pod(1)
     cluster.oom(hungry)
     cluster.evict(evicted)
     cluster.wait_for(lambda: len(cluster.pods()) == 4, "both are replaced")
-    told = {pod.uid: pod for pod in cluster.pods()}
-    assert told[hungry.uid].state["terminated"]["reason"] == "OOMKilled"
-    assert told[hungry.uid].exit_code == 137
-    assert told[evicted.uid].manifest["status"]["reason"] == "Evicted"
-    assert is_true(told[evicted.uid].manifest, "DisruptionTarget")
+    by_uid = {pod.uid: pod for pod in cluster.pods()}
+    assert by_uid[hungry.uid].state["terminated"]["reason"] == "OOMKilled"
+    assert by_uid[hungry.uid].exit_code == 137
+    assert by_uid[evicted.uid].manifest["status"]["reason"] == "Evicted"
+    assert is_true(by_uid[evicted.uid].manifest, "DisruptionTarget")
     assert cluster.job()["status"]["failed"] == 1, "a disruption is ignored"
 
 
 def test_a_preempted_pod_has_its_grace_and_does_not_count(cluster: KubernetesCluster) -> None:
     submit(cluster, python(SLEEP), completions=1, grace_s=1)
-    cluster.wait_said("ready", 0)
+    cluster.wait_output("ready", 0)
     old = cluster.pod(0)
     cluster.disrupt(old)
     cluster.wait_for(lambda: cluster.pods()[-1].uid != old.uid if cluster.pods() else False, "a replacement")
@@ -251,7 +253,7 @@ def test_a_preempted_pod_has_its_grace_and_does_not_count(cluster: KubernetesClu
 
 def test_a_pod_on_a_dead_node_stays_terminating(cluster: KubernetesCluster) -> None:
     submit(cluster, python(SLEEP), grace_s=0)
-    cluster.wait_said("ready", 0, 1)
+    cluster.wait_output("ready", 0, 1)
     lost = cluster.pod(1)
     cluster.lose_node(lost.node)
     cluster.wait_phases("Running", "Terminating")

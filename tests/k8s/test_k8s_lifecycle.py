@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from k8s_cluster import KubernetesCluster
-from k8s_runs import (
+
+from cluster.harness.runs import (
     LEDGER,
     SLOW,
     SLOW_TO_SAVE,
@@ -26,29 +26,35 @@ from k8s_runs import (
     wait_for,
     workspace,
 )
-
-from dist_train.agent import bounds
+from cluster.kubernetes_cluster import KubernetesCluster
+from dist_train.agent import timeouts
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
 SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
 
 
+@pytest.mark.proves(
+    "2 pods x 2 ranks end with the bits of the local run, and `--dry-run` is what the API server received",
+)
 def test_two_pods_train_to_the_local_runs_bits(cluster: KubernetesCluster, tmp_path: Path) -> None:
     """And what --dry-run prints is what the server received."""
     workspace(cluster, tmp_path, *SLOW_FILES)
     words = ("--run-id", "same-1", *TWO_BY_TWO, "slow.yaml")
-    told = launch(tmp_path, "same", "--dry-run", *words)
-    assert told.code == 0, told
+    dry_run = launch(tmp_path, "same", "--dry-run", *words)
+    assert dry_run.code == 0, dry_run
     done = launch(tmp_path, "same", *words)
     assert done.code == 0, done
     base = local(tmp_path / "local", "base", *TWO_BY_TWO, SLOW)
     assert on_volume(cluster, "same").hashes == base.hashes
     sent = [cluster.sent("POST", plural) for plural in ("configmaps", "services", "jobs")]
-    assert [[body] for body in yaml.safe_load_all(told.stdout)] == sent
+    assert [[body] for body in yaml.safe_load_all(dry_run.stdout)] == sent
     assert done.stdout.count("epoch 1/3  step 1/60") == 1, "each line once"
 
 
-def test_a_deleted_pod_saves_and_the_gang_goes_on(
+@pytest.mark.proves(
+    "A deleted pod saves, leaves with 75, and the gang goes on to the same bits",
+)
+def test_a_deleted_pod_saves_and_the_gang_continues(
     cluster: KubernetesCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
     workspace(cluster, tmp_path, *SLOW_FILES)
@@ -56,7 +62,7 @@ def test_a_deleted_pod_saves_and_the_gang_goes_on(
     run.wait_for_step(10)
     before = [cluster.pod(0), cluster.pod(1)]
     cluster.delete(cluster.pod(1))
-    cluster.wait_verdict("Complete", within_s=90)
+    cluster.wait_job_result("Complete", within_s=90)
     assert {cluster.pod(0).uid, cluster.pod(1).uid}.isdisjoint(pod.uid for pod in before), "both are new"
     (preempted,) = run.events("preempted")
     assert run.resume_steps() == [None, preempted["step"]]
@@ -65,6 +71,9 @@ def test_a_deleted_pod_saves_and_the_gang_goes_on(
     assert verb(tmp_path, "status", "deleted", "--exit-code").code == 0
 
 
+@pytest.mark.proves(
+    "With a grace period shorter than a save no save is begun, and the last good checkpoint counts",
+)
 @pytest.mark.proof
 def test_a_grace_that_is_shorter_than_a_save_keeps_the_last_good_step(
     cluster: KubernetesCluster, tmp_path: Path, undisturbed_pair: Hashes
@@ -75,12 +84,15 @@ def test_a_grace_that_is_shorter_than_a_save_keeps_the_last_good_step(
     run.wait_for_step(10)
     first = cluster.pod(0)
     cluster.delete(first)
-    cluster.wait_verdict("Complete", within_s=120)
+    cluster.wait_job_result("Complete", within_s=120)
     assert "a save was not possible, last good checkpoint: step 10" in cluster.logs(first)
     assert run.resume_steps() == [None, 10]
     assert run.hashes == undisturbed_pair
 
 
+@pytest.mark.proves(
+    "`kill -9` of a pod restarts the gang; each sample once in the union of the committed steps",
+)
 @pytest.mark.proof
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_killed_pod_restarts_the_gang_and_no_sample_is_trained_twice(
@@ -90,7 +102,7 @@ def test_a_killed_pod_restarts_the_gang_and_no_sample_is_trained_twice(
     run = submit(cluster, tmp_path, "killed", *TWO_BY_ONE, "--env", "SLOW_S=0.2", "ledger.py")
     wait_for(lambda: any(step > 12 for _, step, _ in ledger(run)), "steps after a checkpoint")
     cluster.kill(cluster.pod(node))
-    cluster.wait_verdict("Complete", within_s=150)
+    cluster.wait_job_result("Complete", within_s=150)
     first, second = run.events("attempt_started")
     resumed = second["resume_step"]
     assert (first["resume_step"], resumed >= 10) == (None, True)
@@ -105,7 +117,12 @@ def test_a_killed_pod_restarts_the_gang_and_no_sample_is_trained_twice(
     assert replayed, "the kill came after the checkpoint"
 
 
-def test_a_ranks_exit_code_is_the_commands_and_the_status(cluster: KubernetesCluster, tmp_path: Path) -> None:
+@pytest.mark.proves(
+    "The exit code and `status` of a run come from its pods' termination messages",
+)
+def test_a_ranks_exit_code_is_that_of_launch_and_of_status(
+    cluster: KubernetesCluster, tmp_path: Path
+) -> None:
     workspace(cluster, tmp_path)
     script = tmp_path / "code" / "fails.py"
     script.write_text("import os, sys\nsys.exit(41 if os.environ['RANK'] == '1' else 0)\n")
@@ -113,13 +130,16 @@ def test_a_ranks_exit_code_is_the_commands_and_the_status(cluster: KubernetesClu
     assert done.code == 41, done
     assert "FAILED: rank 1 (node 1, local rank 0)" in done.stdout + done.stderr
     assert [pod.exit_code for pod in cluster.pods()][:2] == [41, 41]
-    assert cluster.verdict().startswith("Failed"), "what comes again knows that it is over"
+    assert cluster.job_result().startswith("Failed"), "what comes again knows that it is over"
     said = verb(tmp_path, "status", "fails")
     assert "41" in said.stdout, "from the verdict alone"
 
 
+@pytest.mark.proves(
+    "`cancel` twice removes everything; `resume` ends with the same bits",
+)
 @pytest.mark.proof
-def test_cancel_removes_everything_and_resume_goes_on(
+def test_cancel_removes_everything_and_resume_continues(
     cluster: KubernetesCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
     workspace(cluster, tmp_path, *SLOW_FILES)
@@ -138,6 +158,9 @@ def test_cancel_removes_everything_and_resume_goes_on(
     assert run.hashes == undisturbed_pair
 
 
+@pytest.mark.proves(
+    "The API server goes away and comes back: `unknown`, never failed; Ctrl-C only detaches",
+)
 @pytest.mark.proof
 def test_ctrl_c_detaches_and_the_server_may_go_away_and_come_back(
     cluster: KubernetesCluster, tmp_path: Path
@@ -153,10 +176,13 @@ def test_ctrl_c_detaches_and_the_server_may_go_away_and_come_back(
     assert "unknown" in away.stdout, away
     assert "failed" not in away.stdout, "nobody answered, which is no failure"
     cluster.up()
-    cluster.wait_verdict("Complete", within_s=bounds.HOST_DEATH_S)
+    cluster.wait_job_result("Complete", within_s=timeouts.HOST_DEATH_S)
     assert verb(tmp_path, "status", "away", "--exit-code").code == 0
 
 
+@pytest.mark.proves(
+    "A secret is in no manifest, record or log",
+)
 def test_a_secret_is_in_no_manifest_record_or_log(cluster: KubernetesCluster, tmp_path: Path) -> None:
     canary = "canary-7f3a91"
     cluster.secret("wandb", key=canary)

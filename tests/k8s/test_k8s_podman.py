@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import podman_dns
 import psutil
 import pytest
-from k8s_image import Image
-from k8s_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Run, launch, local, wait_for
-from podman_engine import BINARIES, Engine
-from podman_fields import NotTranslated
-from podman_flags import run_words
-from podman_image import USER
-from podman_place import Place
-from podman_pods import Manifests, PodmanPod, PodmanPods, ProcessFacts
 
+from cluster.harness.runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Run, launch, local, wait_for
+from cluster.nodes.image import Image
+from cluster.podman import name_server
+from cluster.podman.engine import BINARIES, Engine
+from cluster.podman.image import USER
+from cluster.podman.manifest_fields import UnsupportedField
+from cluster.podman.placement import Placement
+from cluster.podman.pods import Manifests, PodmanPod, PodmanPods, ProcessFacts
+from cluster.podman.run_flags import run_args
 from dist_train.rundir import RunDir
 from dist_train.testing.plugin import require
 
@@ -36,7 +36,7 @@ SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """podman in namespaces of its own."""
+    """podman in separate namespaces."""
     missing = [name for name in BINARIES if shutil.which(name) is None]
     if missing:
         require("k8s", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
@@ -64,19 +64,19 @@ def pods(engine: Engine, tmp_path: Path) -> PodmanPods:
 
 
 def rendered(folder: Path, name: str, *words: str, config: tuple[str, ...] = ()) -> Manifests:
-    """What `dist-train launch --dry-run` prints."""
-    told = launch(folder, name, "--dry-run", "--kind", "job", *words, "slow.yaml", *config)
-    assert told.code == 0, told
-    return Manifests.parse(told.stdout)
+    """The output of `dist-train launch --dry-run`."""
+    dry_run = launch(folder, name, "--dry-run", "--kind", "job", *words, "slow.yaml", *config)
+    assert dry_run.code == 0, dry_run
+    return Manifests.parse(dry_run.stdout)
 
 
 def on_volume(pods: PodmanPods, name: str) -> Run:
-    """What the pods write."""
+    """The files that the pods write."""
     return Run(RunDir(pods.volume / name))
 
 
 def traces() -> dict[str, list[str]]:
-    """What containers could leave on this machine; other tests go on beside this one."""
+    """What containers could leave on this machine; other tests run at the same time."""
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "podman" in line]
     wheres = ("/var/lib/c*", "/run/c*", "/run/libpod*", "/run/netns*", "/dev/shm/libpod*", "/sys/class/net/*")
     files = [str(path) for where in wheres for path in Path("/").glob(where.lstrip("/"))]
@@ -98,7 +98,7 @@ def check_process(facts: ProcessFacts) -> None:
 
 
 def wait_for_title(pod: PodmanPod, title: str) -> None:
-    """The agent itself is the first process, no shell before it."""
+    """The agent is the first process, without a shell."""
     wait_for(lambda: pod.title == title, title, within_s=30)
 
 
@@ -107,6 +107,11 @@ def messages(*pods: PodmanPod) -> list[dict[str, Any]]:
     return [json.loads(pod.message()) for pod in pods]
 
 
+@pytest.mark.proves(
+    "The rendered pods as real containers (podman, runc): restricted, non-root, PID 1, DNS; the same "
+    "bits, and 75 in both when one is stopped",
+    limits="kind job, one machine",
+)
 @pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.timeout(400)
@@ -126,10 +131,15 @@ def test_both_pods_train_to_the_local_runs_bits(pods: PodmanPods, tmp_path: Path
     assert on_volume(pods, "digits").hashes == base.hashes
 
 
+@pytest.mark.proves(
+    "The rendered pods as real containers (podman, runc): restricted, non-root, PID 1, DNS; the same "
+    "bits, and 75 in both when one is stopped",
+    limits="kind job, one machine",
+)
 @pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.timeout(400)
-def test_a_stopped_container_saves_both_leave_with_75_and_new_ones_go_on(
+def test_a_stopped_container_saves_both_exit_with_75_and_new_ones_continue(
     pods: PodmanPods, tmp_path: Path
 ) -> None:
     manifests = rendered(tmp_path, "stopped", *TWO_BY_ONE, *SLOWLY, *GROUP)
@@ -194,14 +204,14 @@ def test_a_stopped_engine_leaves_nothing(engine: Engine, pods: PodmanPods, tmp_p
 # What follows needs no podman.
 
 
-def place(tmp_path: Path) -> Place:
-    """Of a pod that is not made."""
-    return Place(tmp_path / "pod", {"runs": tmp_path / "runs"}, "pods", "10.244.0.2", "10.244.0.1")
+def place(tmp_path: Path) -> Placement:
+    """The flags of a pod that is not created."""
+    return Placement(tmp_path / "pod", {"runs": tmp_path / "runs"}, "pods", "10.244.0.2", "10.244.0.1")
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
-    """Of a run that asks for as much as has a meaning here."""
+    """The pod of a run with every option that applies here."""
     folder = tmp_path_factory.mktemp("template")
     (folder / "code").mkdir()
     for file in SLOW_FILES:
@@ -210,9 +220,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
     return rendered(folder, "flags", *TWO_BY_ONE, *words)
 
 
-def test_the_flags_say_what_the_template_says(template: Manifests, tmp_path: Path) -> None:
+def test_the_flags_match_the_template(template: Manifests, tmp_path: Path) -> None:
     pod = template.pod(1)
-    words = run_words(pod, place(tmp_path))
+    words = run_args(pod, place(tmp_path))
     (entrypoint,) = (word for word in words if word.startswith("--entrypoint="))
     argv = json.loads(entrypoint.partition("=")[2])
     assert argv[:4] == ["python", "-P", "-m", "dist_train.agent"]
@@ -272,8 +282,8 @@ def test_a_field_that_is_not_translated_is_refused(
     for folder in folders:
         at = at[int(folder)] if folder.isdigit() else at[folder]
     at[name] = value
-    with pytest.raises(NotTranslated) as error:
-        run_words(pod, place(tmp_path))
+    with pytest.raises(UnsupportedField) as error:
+        run_args(pod, place(tmp_path))
     assert said in str(error.value)
 
 
@@ -290,7 +300,7 @@ def test_a_field_that_is_not_translated_is_refused(
 def test_the_name_server_answers(name: str, kind: int, rcode: int, address: str) -> None:
     asked = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
     asked += struct.pack("!2H", kind, 1)
-    said = podman_dns.answer(struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0) + asked, {"a-0.a.svc": "10.0.0.7"})
+    said = name_server.answer(struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0) + asked, {"a-0.a.svc": "10.0.0.7"})
     identity, flags, questions, answers, *_ = struct.unpack_from("!6H", said)
     assert (identity, flags & 0xF, questions, answers) == (7, rcode, 1, bool(address))
     assert said[12:].startswith(asked)

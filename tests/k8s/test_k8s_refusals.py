@@ -1,4 +1,4 @@
-"""What is wrong is said within seconds, with its mend and the right code; nothing is left behind."""
+"""Errors are printed within seconds, with a hint and the right exit code; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from k8s_cluster import KubernetesCluster
-from k8s_objects import CONFIG_MAPS, JOBS, SERVICES
-from k8s_runs import TWO_BY_ONE, following, launch, verb, workspace
+
+from cluster.harness.runs import TWO_BY_ONE, following, launch, verb, workspace
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import CONFIG_MAPS, JOBS, SERVICES
 
 SCRIPT = "print('hello')\n"
 
@@ -21,6 +22,10 @@ def code(control_plane: KubernetesCluster, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.proves(
+    "Wrong namespace, context, claim, access mode, rights, operator, server away: a hint, and nothing "
+    "is left",
+)
 @pytest.mark.parametrize(
     ("break_it", "words", "code_", "said"),
     [
@@ -34,7 +39,7 @@ def code(control_plane: KubernetesCluster, tmp_path: Path) -> Path:
     ],
     ids=["namespace", "context", "claim", "access mode", "forbidden", "no JobSet", "unreachable"],
 )
-def test_a_refused_launch_says_why_and_leaves_nothing(
+def test_a_refused_launch_prints_the_reason_and_leaves_nothing(
     control_plane: KubernetesCluster,
     code: Path,
     break_it: Callable[[KubernetesCluster], object],
@@ -46,7 +51,7 @@ def test_a_refused_launch_says_why_and_leaves_nothing(
     done = launch(code, "refused", *TWO_BY_ONE, *words, "hello.py", timeout_s=30)
     assert done.code == code_, done
     assert said in done.stderr
-    assert "mend:" in done.stderr
+    assert "hint:" in done.stderr
     assert not any(control_plane.objects(kind) for kind in (JOBS, SERVICES, CONFIG_MAPS))
     assert not (code / "code" / "runs" / "refused").exists()
 
@@ -58,12 +63,12 @@ def test_without_a_kubeconfig(tmp_path: Path) -> None:
     done = launch(tmp_path, "bare", *TWO_BY_ONE, "hello.py", env=nowhere, timeout_s=30)
     assert done.code == 78, done
     assert "kubeconfig" in done.stderr
-    told = launch(tmp_path, "bare", "--dry-run", *TWO_BY_ONE, "hello.py", env=nowhere, timeout_s=30)
-    assert told.code == 0, told
-    assert "kind: Job" in told.stdout
+    dry_run = launch(tmp_path, "bare", "--dry-run", *TWO_BY_ONE, "hello.py", env=nowhere, timeout_s=30)
+    assert dry_run.code == 0, dry_run
+    assert "kind: Job" in dry_run.stdout
 
 
-def test_a_name_that_is_taken_names_its_owner(control_plane: KubernetesCluster, code: Path) -> None:
+def test_a_name_in_use_is_refused_with_its_owner(control_plane: KubernetesCluster, code: Path) -> None:
     first = launch(code, "mine", "--detach", "--run-id", "first-1", *TWO_BY_ONE, "hello.py")
     assert first.code == 0, first
     other = launch(code, "mine", "--run-dir", "elsewhere", *TWO_BY_ONE, "hello.py", timeout_s=30)
@@ -71,10 +76,13 @@ def test_a_name_that_is_taken_names_its_owner(control_plane: KubernetesCluster, 
     assert "first-1" in other.stderr
 
 
+@pytest.mark.proves(
+    "A job that cannot start says why within seconds: image, scheduler, quota",
+)
 @pytest.mark.multiprocess
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", ["image", "unschedulable", "quota"])
-def test_a_job_that_cannot_start_says_so_within_seconds(
+def test_a_job_that_cannot_start_is_reported_within_seconds(
     cluster: KubernetesCluster, tmp_path: Path, what: str
 ) -> None:
     workspace(cluster, tmp_path)

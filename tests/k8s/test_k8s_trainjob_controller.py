@@ -1,4 +1,4 @@
-"""Kubeflow's Trainer makes of a TrainJob and its TrainingRuntime the JobSet that its documentation says.
+"""Kubeflow's Trainer creates the documented JobSet of a TrainJob and its TrainingRuntime.
 
 https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/
 """
@@ -8,24 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from k8s_cluster import KubernetesCluster
-from k8s_jobset_children import JOB_SETS
-from k8s_objects import CONFIG_MAPS, JOBS, Manifest, find_condition, is_true
-from k8s_operator_manifests import runtime, train_job
-from k8s_status import ApiError
-from k8s_store import Deletion
-from k8s_trainjobs import RUNTIMES, TRAIN_JOBS
+
+from cluster.api.errors import ApiError
+from cluster.api.store import Deletion
+from cluster.harness.operator_manifests import runtime, train_job
+from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.objects import CONFIG_MAPS, JOBS, Manifest, find_condition, is_true
+from cluster.operators.jobset_children import JOB_SETS
+from cluster.operators.trainjobs import RUNTIMES, TRAIN_JOBS
 
 
 @pytest.fixture
 def plane(control_plane: KubernetesCluster) -> KubernetesCluster:
-    """With Trainer, and JobSet with it."""
+    """A cluster with Trainer and JobSet."""
     control_plane.install("trainer")
     return control_plane
 
 
 def submit(plane: KubernetesCluster, made: Manifest, job: Manifest) -> Manifest:
-    """The JobSet that comes of it."""
+    """The JobSet that it creates."""
     plane.store.create(RUNTIMES, "default", made)
     plane.store.create(TRAIN_JOBS, "default", job)
     plane.wait_for(lambda: bool(plane.objects(JOB_SETS)), "a JobSet")
@@ -42,20 +43,20 @@ def agent_of(job_set: Manifest) -> Manifest:
 
 
 def top(plane: KubernetesCluster) -> Manifest:
-    """The TrainJob as it stands."""
+    """The current TrainJob."""
     [found] = plane.objects(TRAIN_JOBS)
     return found
 
 
 def wait_condition(plane: KubernetesCluster, kind: str) -> Manifest:
-    """Until it is true."""
+    """Wait until the condition is true."""
     plane.wait_for(lambda: is_true(top(plane), kind), f"{kind}: {top(plane).get('status')}", within_s=10)
     found = find_condition(top(plane), kind)
     assert found is not None
     return found
 
 
-def test_the_runtimes_template_becomes_the_trainjobs_own_jobset(plane: KubernetesCluster) -> None:
+def test_the_runtimes_template_becomes_the_trainjobs_jobset(plane: KubernetesCluster) -> None:
     made = submit(plane, runtime(), train_job())
     assert made["metadata"]["name"] == "train"
     assert made["metadata"]["labels"] == {"team": "a"}
@@ -68,7 +69,7 @@ def test_the_runtimes_template_becomes_the_trainjobs_own_jobset(plane: Kubernete
     plane.wait_for(lambda: len(plane.pods()) == 2, "two pods")
 
 
-def test_what_the_trainjob_says_goes_before_the_runtime(plane: KubernetesCluster) -> None:
+def test_fields_of_the_trainjob_override_the_runtime(plane: KubernetesCluster) -> None:
     trainer = {
         "numNodes": 3,
         "image": "example.org/other:2",
@@ -90,20 +91,20 @@ def test_the_torch_policy_alone_adds_pet_variables(
     plane: KubernetesCluster, policy: dict[str, Any], expected: bool
 ) -> None:
     made = submit(plane, runtime(**policy), train_job())
-    told = {one["name"]: one.get("value") for one in agent_of(made)["env"]}
-    assert any(name.startswith("PET_") for name in told) == expected
+    variables = {one["name"]: one.get("value") for one in agent_of(made)["env"]}
+    assert any(name.startswith("PET_") for name in variables) == expected
     if expected:
-        assert (told["PET_NNODES"], told["PET_MASTER_ADDR"]) == ("2", "train-node-0-0.train")
+        assert (variables["PET_NNODES"], variables["PET_MASTER_ADDR"]) == ("2", "train-node-0-0.train")
 
 
 def test_it_is_complete_when_its_jobset_is(plane: KubernetesCluster) -> None:
     submit(plane, runtime(), train_job())
     plane.wait_for(lambda: len([pod for pod in plane.pods() if pod.node]) == 2, "two pods")
     for pod in plane.pods():
-        plane.hand.end(pod)
+        plane.manual_kubelet.end(pod)
     assert wait_condition(plane, "Complete")["reason"] == "AllJobsCompleted"
-    [told] = top(plane)["status"]["jobsStatus"]
-    assert (told["name"], told["succeeded"]) == ("node", 1)
+    [child] = top(plane)["status"]["jobsStatus"]
+    assert (child["name"], child["succeeded"]) == ("node", 1)
 
 
 def test_it_has_failed_when_its_jobset_has(plane: KubernetesCluster) -> None:
@@ -112,7 +113,7 @@ def test_it_has_failed_when_its_jobset_has(plane: KubernetesCluster) -> None:
     submit(plane, made, train_job())
     plane.wait_for(lambda: len([pod for pod in plane.pods() if pod.node]) == 2, "two pods")
     for pod in plane.pods():
-        plane.hand.end(pod, 3)
+        plane.manual_kubelet.end(pod, 3)
     assert wait_condition(plane, "Failed")["reason"] == "ReachedMaxRestarts"
 
 
@@ -130,7 +131,7 @@ def test_suspend_and_resume_reach_the_pods(plane: KubernetesCluster) -> None:
     assert (find_condition(top(plane), "Suspended") or {})["reason"] == "Resumed"
 
 
-def test_the_runtime_may_change_or_go_once_it_has_begun(plane: KubernetesCluster) -> None:
+def test_the_runtime_may_change_or_be_deleted_after_the_start(plane: KubernetesCluster) -> None:
     submit(plane, runtime(), train_job())
     names = [one["metadata"]["name"] for one in plane.objects(CONFIG_MAPS)]
     assert names == ["train-runtime-snapshot"]

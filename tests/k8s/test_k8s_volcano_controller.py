@@ -1,4 +1,4 @@
-"""The stand-in for Volcano does what Volcano does with the jobs that dist-train renders.
+"""The fake Volcano handles the jobs that dist-train renders as Volcano does.
 
 https://volcano.sh/en/docs/vcjob/ and the project's own controller.
 """
@@ -8,42 +8,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_objects import CONFIG_MAPS, PODS, SERVICES, Manifest, find_condition, is_true
-from k8s_operator_manifests import vcjob
-from k8s_pods import Pod
-from k8s_status import ApiError
-from k8s_volcano_pods import GROUP, POD_GROUPS, POLICIES, VC_JOBS
-from k8s_volcano_scheduler import make_queue
+
+from cluster.api.errors import ApiError
+from cluster.harness.operator_manifests import vcjob
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.objects import CONFIG_MAPS, PODS, SERVICES, Manifest, find_condition, is_true
+from cluster.operators.volcano_pods import GROUP, POD_GROUPS, POLICIES, VC_JOBS
+from cluster.operators.volcano_scheduler import make_queue
+from cluster.pod import Pod
 
 
 @pytest.fixture
 def plane(control_plane: KubernetesCluster) -> KubernetesCluster:
-    """With Volcano."""
+    """A cluster with Volcano."""
     control_plane.install("volcano")
     return control_plane
 
 
 def submit(plane: KubernetesCluster, manifest: Manifest) -> list[Pod]:
-    """Create a vcjob; its pods, which run."""
+    """Create a vcjob; return its pods, which run."""
     plane.store.create(VC_JOBS, "default", manifest)
     return running(plane)
 
 
 def running(plane: KubernetesCluster, count: int = 2) -> list[Pod]:
-    """The living pods, once there are so many and each has a node; they run from now on."""
+    """Wait for so many pods with a node, set them running, and return them."""
 
     def living() -> list[Pod]:
         return [pod for pod in plane.pods() if pod.node and not (pod.has_ended or pod.is_terminating)]
 
     plane.wait_for(lambda: len(living()) == count, f"{count} pods on nodes", within_s=10)
-    plane.hand.run(*living())
+    plane.manual_kubelet.run(*living())
     wait_phase(plane, "Running")
     return living()
 
 
 def status(plane: KubernetesCluster) -> Manifest:
-    """Of the only vcjob."""
+    """The state of the only vcjob."""
     [found] = plane.objects(VC_JOBS)
     return dict(found.get("status") or {})
 
@@ -53,19 +54,19 @@ def phase(plane: KubernetesCluster) -> str:
 
 
 def wait_phase(plane: KubernetesCluster, wanted: str) -> None:
-    """Until the vcjob is in it."""
+    """Wait until the vcjob is in this state."""
     plane.wait_for(lambda: phase(plane) == wanted, f"{wanted}: {status(plane)}", within_s=10)
 
 
 def end(plane: KubernetesCluster, pods: Sequence[Pod], code: int) -> None:
-    """Those of them that live end."""
+    """End those of them that run."""
     left = {pod.uid for pod in plane.pods() if pod.node and not pod.has_ended}
     for pod in pods:
         if pod.uid in left:
-            plane.hand.end(pod, code)
+            plane.manual_kubelet.end(pod, code)
 
 
-def test_it_makes_its_pods_and_their_network(plane: KubernetesCluster) -> None:
+def test_it_creates_its_pods_and_their_network(plane: KubernetesCluster) -> None:
     pods = submit(plane, vcjob())
     assert [pod.name for pod in pods] == ["train-node-0-0", "train-node-1-0"]
     metadata, spec = pods[1].manifest["metadata"], pods[1].manifest["spec"]
@@ -84,17 +85,17 @@ def test_it_makes_its_pods_and_their_network(plane: KubernetesCluster) -> None:
     assert hosts["data"]["VC_NODE_1_HOSTS"] == "train-node-1-0.train"
     [policy] = plane.objects(POLICIES)
     assert policy["metadata"]["name"] == "train"
-    told = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
-    assert told["VC_TASK_INDEX"] == "0"
-    assert "VC_NODE_0_HOSTS" in told
+    variables = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    assert variables["VC_TASK_INDEX"] == "0"
+    assert "VC_NODE_0_HOSTS" in variables
 
 
 def test_it_is_completed_when_its_pods_have_succeeded(plane: KubernetesCluster) -> None:
     first, second = submit(plane, vcjob())
-    plane.hand.end(first)
+    plane.manual_kubelet.end(first)
     plane.wait_for(lambda: status(plane).get("succeeded") == 1, "one")
     assert phase(plane) == "Running"
-    plane.hand.end(second)
+    plane.manual_kubelet.end(second)
     wait_phase(plane, "Completed")
     plane.wait_for(lambda: not plane.objects(SERVICES), "its network goes")
     assert [pod.phase for pod in plane.pods()] == ["Succeeded", "Succeeded"]
@@ -104,7 +105,7 @@ def test_it_is_completed_when_its_pods_have_succeeded(plane: KubernetesCluster) 
 def test_one_pod_lost_restarts_all(plane: KubernetesCluster, how: str) -> None:
     first, second = submit(plane, vcjob())
     if how == "failed":
-        plane.hand.end(second, 137)
+        plane.manual_kubelet.end(second, 137)
     else:
         plane.delete(second, grace_s=0)
     wait_phase(plane, "Restarting")
@@ -119,7 +120,7 @@ def test_one_pod_lost_restarts_all(plane: KubernetesCluster, how: str) -> None:
     plane.store.update(PODS, "default", first.name, fails)
     with pytest.raises(AssertionError, match="not within"):
         plane.wait_for(lambda: status(plane)["retryCount"] > 1, "a second restart", within_s=0.3)
-    plane.hand.end(first, 79)
+    plane.manual_kubelet.end(first, 79)
     again = running(plane)
     assert {pod.uid for pod in again}.isdisjoint({first.uid, second.uid})
     assert status(plane)["retryCount"] == 1, "what ended because of it is of a version that is past"
@@ -127,11 +128,11 @@ def test_one_pod_lost_restarts_all(plane: KubernetesCluster, how: str) -> None:
 
 def test_at_its_last_restart_it_has_failed_and_keeps_what_ended(plane: KubernetesCluster) -> None:
     pods = submit(plane, vcjob(max_retry=2))
-    plane.hand.end(pods[1], 3)
+    plane.manual_kubelet.end(pods[1], 3)
     wait_phase(plane, "Restarting")
     end(plane, pods, 79)
     again = running(plane)
-    plane.hand.end(again[1], 3)
+    plane.manual_kubelet.end(again[1], 3)
     wait_phase(plane, "Failed")
     assert status(plane)["retryCount"] == 2
     assert again[1].uid in [pod.uid for pod in plane.pods() if pod.has_ended]
@@ -139,9 +140,9 @@ def test_at_its_last_restart_it_has_failed_and_keeps_what_ended(plane: Kubernete
 
 def test_an_exit_code_of_a_policy_terminates_it(plane: KubernetesCluster) -> None:
     first, second = submit(plane, vcjob())
-    plane.hand.end(second, 78)
+    plane.manual_kubelet.end(second, 78)
     wait_phase(plane, "Terminating")
-    plane.hand.end(first, 79)
+    plane.manual_kubelet.end(first, 79)
     wait_phase(plane, "Terminated")
     assert "retryCount" not in status(plane)
     assert [pod.uid for pod in plane.pods()] == [second.uid], "what had ended stays"
@@ -155,7 +156,7 @@ def test_suspended_by_command_it_is_aborted(plane: KubernetesCluster) -> None:
     wait_phase(plane, "Aborted")
 
 
-def test_there_are_no_pods_before_the_podgroup_is_let_in(plane: KubernetesCluster) -> None:
+def test_there_are_no_pods_before_the_podgroup_is_admitted(plane: KubernetesCluster) -> None:
     plane.operators.volcano_scheduler.full = "queue resource quota insufficient"
     plane.store.create(VC_JOBS, "default", vcjob())
     wait_phase(plane, "Pending")
@@ -168,7 +169,7 @@ def test_there_are_no_pods_before_the_podgroup_is_let_in(plane: KubernetesCluste
     plane.operators.volcano_scheduler.full = ""
     plane.store.poke()
     running(plane)
-    assert is_true(plane.objects(POD_GROUPS)[0], "Scheduled")
+    plane.wait_for(lambda: is_true(plane.objects(POD_GROUPS)[0], "Scheduled"), "the PodGroup is scheduled")
 
 
 @pytest.mark.parametrize("control_plane", [ClusterSettings(nodes=1, gpus_per_node=1)], indirect=True)

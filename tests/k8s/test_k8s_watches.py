@@ -1,4 +1,4 @@
-"""Watches, refusals and outages of the emulated API server, as the official client meets them."""
+"""Watches, error responses and outages of the emulated API server, with the official client."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from k8s_clients import Clients, names, words
-from k8s_cluster import ClusterSettings, KubernetesCluster
-from k8s_manifests import config_map, container, job, pod
-from k8s_objects import PODS
-from k8s_status import ApiError
 from kubernetes import watch
 from kubernetes.client.rest import ApiException
 from urllib3.exceptions import MaxRetryError
+
+from cluster.api.errors import ApiError
+from cluster.harness.clients import Clients, error_message, names
+from cluster.harness.manifests import config_map, container, job, pod
+from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.objects import PODS
 
 ONE = pytest.mark.parametrize("control_plane", [ClusterSettings(nodes=1)], indirect=True)
 
@@ -22,30 +23,30 @@ ONE = pytest.mark.parametrize("control_plane", [ClusterSettings(nodes=1)], indir
 
 
 def watched(count: int, function: Callable[..., Any], **words: object) -> list[tuple[str, str]]:
-    """Type and name of the next events, as the client's Watch gives them."""
-    stream, told = watch.Watch(), []
+    """Type and name of the next events of the client's Watch."""
+    stream, events = watch.Watch(), []
     for event in stream.stream(function, "default", timeout_seconds=10, **words):
-        told.append((event["type"], event["object"].metadata.name))
-        if len(told) == count:
+        events.append((event["type"], event["object"].metadata.name))
+        if len(events) == count:
             stream.stop()
-    return told
+    return events
 
 
-def test_a_watch_goes_on_where_a_list_ended(clients: Clients) -> None:
+def test_a_watch_continues_from_a_lists_version(clients: Clients) -> None:
     clients.core.create_namespaced_config_map("default", config_map("old"))
     version = clients.core.list_namespaced_config_map("default").metadata.resource_version
     clients.core.create_namespaced_config_map("default", config_map("new"))
     clients.core.patch_namespaced_config_map("old", "default", {"metadata": {"labels": {"a": "b"}}})
     clients.core.delete_namespaced_config_map("new", "default")
-    told = watched(3, clients.core.list_namespaced_config_map, resource_version=version)
-    assert told == [("ADDED", "new"), ("MODIFIED", "old"), ("DELETED", "new")]
+    events = watched(3, clients.core.list_namespaced_config_map, resource_version=version)
+    assert events == [("ADDED", "new"), ("MODIFIED", "old"), ("DELETED", "new")]
 
 
-def test_a_watch_without_a_version_begins_with_what_there_is(clients: Clients) -> None:
+def test_a_watch_without_a_version_starts_with_the_existing_objects(clients: Clients) -> None:
     for name in ("a", "b"):
         clients.core.create_namespaced_config_map("default", config_map(name))
-    told = watched(2, clients.core.list_namespaced_config_map)
-    assert told == [("ADDED", "a"), ("ADDED", "b")]
+    events = watched(2, clients.core.list_namespaced_config_map)
+    assert events == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_a_watch_with_a_selector_sees_objects_come_and_go(clients: Clients) -> None:
@@ -55,8 +56,8 @@ def test_a_watch_with_a_selector_sees_objects_come_and_go(clients: Clients) -> N
         body = {"metadata": {"labels": {"run": value}}}
         clients.core.patch_namespaced_config_map("a", "default", body)
     words = {"resource_version": version, "label_selector": "run=x"}
-    told = watched(3, clients.core.list_namespaced_config_map, **words)
-    assert [kind for kind, _ in told] == ["ADDED", "DELETED", "ADDED"]
+    events = watched(3, clients.core.list_namespaced_config_map, **words)
+    assert [kind for kind, _ in events] == ["ADDED", "DELETED", "ADDED"]
 
 
 def test_a_watch_ends_after_its_time(clients: Clients) -> None:
@@ -72,8 +73,8 @@ def test_an_expired_version_is_410(clients: Clients, control_plane: KubernetesCl
     assert error.value.status == 410
     fresh = clients.core.list_namespaced_config_map("default").metadata.resource_version
     clients.core.create_namespaced_config_map("default", config_map("a"))
-    told = watched(1, clients.core.list_namespaced_config_map, resource_version=fresh)
-    assert told == [("ADDED", "a")]
+    events = watched(1, clients.core.list_namespaced_config_map, resource_version=fresh)
+    assert events == [("ADDED", "a")]
 
 
 # Refusals and outages.
@@ -84,7 +85,7 @@ def test_a_missing_right_is_named(clients: Clients, control_plane: KubernetesClu
     with pytest.raises(ApiException) as error:
         clients.batch.create_namespaced_job("default", job("train"))
     assert error.value.status == 403
-    assert words(error) == (
+    assert error_message(error) == (
         'jobs.batch is forbidden: User "system:serviceaccount:default:researcher" cannot create resource '
         '"jobs" in API group "batch" in the namespace "default"'
     )
@@ -92,21 +93,21 @@ def test_a_missing_right_is_named(clients: Clients, control_plane: KubernetesClu
     assert control_plane.sent("POST", "jobs") == [job("train")]
 
 
-def test_a_failure_may_be_passing(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_a_failure_can_be_temporary(clients: Clients, control_plane: KubernetesCluster) -> None:
     control_plane.fail("list", "pods", ApiError(500, "InternalError", "etcd is slow"), times=1)
     with pytest.raises(ApiException, match="etcd is slow"):
         clients.core.list_namespaced_pod("default")
     assert clients.core.list_namespaced_pod("default").items == []
 
 
-def test_warnings_come_beside_the_answer(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_warnings_are_headers_of_the_response(clients: Clients, control_plane: KubernetesCluster) -> None:
     control_plane.warn("create", "jobs", "metadata.name is odd")
     made, code, headers = clients.batch.create_namespaced_job_with_http_info("default", job("train"))
     assert (made.metadata.name, code) == ("train", 201)
     assert headers["Warning"] == '299 - "metadata.name is odd"'
 
 
-def test_restricted_pods_are_enforced_on_pods_and_told_of_jobs(
+def test_the_restricted_level_refuses_pods_and_warns_for_jobs(
     clients: Clients, control_plane: KubernetesCluster
 ) -> None:
     control_plane.enforce_restricted()
@@ -127,9 +128,7 @@ def test_restricted_pods_are_enforced_on_pods_and_told_of_jobs(
 
 
 @ONE
-def test_the_server_goes_away_and_is_back_with_all_it_had(
-    clients: Clients, control_plane: KubernetesCluster
-) -> None:
+def test_the_server_restarts_with_its_objects(clients: Clients, control_plane: KubernetesCluster) -> None:
     clients.core.create_namespaced_config_map("default", config_map("kept"))
     seen = watch.Watch().stream(clients.core.list_namespaced_config_map, "default")
     assert next(seen)["object"].metadata.name == "kept"
@@ -144,7 +143,7 @@ def test_the_server_goes_away_and_is_back_with_all_it_had(
     assert names(clients.core.list_namespaced_config_map("default")) == ["kept"]
 
 
-def test_while_the_server_is_down_nothing_is_controlled(
+def test_while_the_server_is_down_controllers_do_nothing(
     clients: Clients, control_plane: KubernetesCluster
 ) -> None:
     clients.batch.create_namespaced_job("default", job("train"))
@@ -158,7 +157,7 @@ def test_while_the_server_is_down_nothing_is_controlled(
     control_plane.wait_for(lambda: len(control_plane.pods()) > 2, "a replacement")
 
 
-def test_requests_are_kept_as_they_came(clients: Clients, control_plane: KubernetesCluster) -> None:
+def test_requests_are_recorded(clients: Clients, control_plane: KubernetesCluster) -> None:
     clients.core.create_namespaced_config_map("default", config_map("a", text="ä"))
     clients.core.read_namespaced_config_map("a", "default")
     first, second = control_plane.requests

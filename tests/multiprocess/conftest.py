@@ -1,4 +1,4 @@
-"""Runs of the workloads, started by the command line as a user would start them."""
+"""Runs of the workloads, started by the command line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from installed_wheel import wheel as wheel
 
 from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
-from dist_train.rundir.progress import newest_step
 from dist_train.rundir.result import Result, read_result
 from dist_train.testing import CliResult, launch_cli
 
@@ -28,7 +28,7 @@ WORKLOADS = Path(__file__).parent / "workloads"
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended, and all that it left."""
+    """A run that has ended, and its records."""
 
     cli: CliResult
     run: RunDir
@@ -71,7 +71,7 @@ Launch = Callable[..., Finished]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """`launch("name", "--nodes", 2, ..., "train.py")` in a folder of its own."""
+    """`launch("name", "--nodes", 2, ..., "train.py")` in a temporary folder."""
     return functools.partial(start, tmp_path)
 
 
@@ -91,7 +91,7 @@ def begin(folder: Path, name: str, *words: object) -> subprocess.Popen[bytes]:
 
 
 def wait_for(ready: Callable[[], bool], what: str, within_s: float = 60) -> None:
-    """Poll until it is so; the test fails with `what` after the bound."""
+    """Poll until it is true; after the deadline the test fails with `what`."""
     deadline = time.monotonic() + within_s
     while not ready():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
@@ -99,5 +99,5 @@ def wait_for(ready: Callable[[], bool], what: str, within_s: float = 60) -> None
 
 
 def wait_for_step(run: RunDir, step: int) -> None:
-    """Until a checkpoint of this step or a later one is committed."""
+    """Wait until a checkpoint of this step or a later one is committed."""
     wait_for(lambda: (newest_step(run) or 0) >= step, f"a checkpoint of step {step}")

@@ -1,4 +1,4 @@
-"""The wheel in a venv of its own: dist-train as somebody has it who never saw the checkout."""
+"""The wheel in a venv of its own: dist-train as users install it, without the checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class Installed:
-    """A venv that holds the wheel, and of everything else what this environment has."""
+    """A venv with the wheel; its dependencies come from this environment."""
 
     venv: Path
     home: Path
@@ -26,13 +26,13 @@ class Installed:
 
     @property
     def environ(self) -> dict[str, str]:
-        """An empty HOME, and none of our variables; the venv's programs come first."""
-        kept = {name: os.environ[name] for name in ("LANG", "LEAK_POLICE_TEST") if name in os.environ}
+        """An empty HOME and none of our variables; the venv's programs come first."""
+        kept = {name: os.environ[name] for name in ("LANG", "LEAK_CHECK_TEST") if name in os.environ}
         path = f"{self.venv / 'bin'}:{os.environ['PATH']}"
         return {**kept, "PATH": path, "HOME": str(self.home), "OMP_NUM_THREADS": "1"}
 
     def run(self, words: Sequence[str], timeout_s: float = 100.0) -> CliResult:
-        """One command of the venv."""
+        """Run a command of the venv."""
         done = subprocess.run(
             [str(self.venv / "bin" / words[0]), *words[1:]],
             cwd=self.cwd,
@@ -44,13 +44,13 @@ class Installed:
         return CliResult(done.returncode, done.stdout, done.stderr, 0.0)
 
     def in_folder(self, cwd: Path, home: Path) -> Installed:
-        """The same venv for somebody who is elsewhere."""
+        """The same venv with another working directory and HOME."""
         return replace(self, cwd=cwd, home=home)
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the checkout without asking any index."""
+    """The wheel, built from the checkout without an index."""
     folder = tmp_path_factory.mktemp("wheel")
     words = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel alone in a venv of its own; its dependencies come from this environment."""
+    """The wheel in a venv of its own; its dependencies come from this environment."""
     place = Installed(*(tmp_path_factory.mktemp(name) for name in ("venv", "home", "elsewhere")))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place.venv)], check=True, timeout=60)
     (site,) = place.venv.glob("lib/python3*/site-packages")

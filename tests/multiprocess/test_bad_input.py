@@ -1,4 +1,4 @@
-"""Wrong input as one table: the code, the words; no traceback of ours, nothing left behind."""
+"""Wrong input as one table: exit code and message; no traceback of ours, no files left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = str(WORKLOADS / "digits.yaml")
 
 
 def broken(folder: Path, old: str, new: str) -> str:
-    """The digits config with one thing changed."""
+    """The digits config with one change."""
     text = Path(GOOD).read_text()
     assert old in text
     (folder / "broken.yaml").write_text(text.replace(old, new))
@@ -32,7 +32,7 @@ def broken(folder: Path, old: str, new: str) -> str:
 
 
 TABLE = [
-    # id, words after `launch` (made in the folder), exit code, words in stderr
+    # id, arguments of `launch` (as a function of the folder), exit code, parts of stderr
     (
         "unknown key",
         lambda f: [broken(f, "schedule:", "shedule:")],
@@ -69,8 +69,14 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_found_before_any_process_starts(tmp_path: Path, words, code: int, said: list[str]) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.proves(
+    "Wrong input is found before any process starts and leaves nothing behind",
+    limits="the table in that file",
+)
+@pytest.mark.parametrize(
+    ("words", "code", "parts"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_found_before_any_process_starts(tmp_path: Path, words, code: int, parts: list[str]) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "runs" / "taken").mkdir(parents=True)
     (tmp_path / "runs" / "taken" / "job.json").write_text("{}")
     (tmp_path / "file").write_text("")
@@ -78,14 +84,17 @@ def test_found_before_any_process_starts(tmp_path: Path, words, code: int, said:
     before = sorted(tmp_path.rglob("*"))
     done = launch_cli(["launch", *argv], cwd=tmp_path, timeout_s=30)
     assert done.code == code, done
-    for word in said:
+    for word in parts:
         assert word in done.stderr, done
     assert "Traceback" not in done.stderr, done
     assert sorted(tmp_path.rglob("*")) == before, "a refused launch leaves nothing behind"
     assert done.stdout == ""
 
 
-def test_a_taken_port_is_named_within_seconds_with_its_holder(tmp_path: Path) -> None:
+@pytest.mark.proves(
+    "A port in use is named at once, with the process that holds it",
+)
+def test_a_port_in_use_is_named_within_seconds_with_its_owner(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = ["launch", "--name", "p", "--device", "cpu", "--gpus-per-node", "2", "--max-restarts", "0"]
@@ -100,7 +109,7 @@ def test_a_taken_port_is_named_within_seconds_with_its_holder(tmp_path: Path) ->
 
 
 def agent(run: RunDir, node: int, rdzv: str, join_s: float) -> tuple[int, str, float]:
-    """One agent by hand, as a launcher would start it."""
+    """Run one agent as a launcher starts it: exit code, output, seconds."""
     run.create()
     (run.control / "key").write_bytes(b"key")
     script = run.path / "train.py"
@@ -131,23 +140,26 @@ def test_a_listener_that_never_answers_is_named_and_bounded(tmp_path: Path) -> N
     run = RunDir(tmp_path / "silent")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        code, said, seconds = agent(run, 1, f"tcp://127.0.0.1:{port}", join_s=1)
-    assert code == 69, said
-    assert f"127.0.0.1:{port} accepts connections but says nothing" in said
-    assert "Traceback" not in said
+        code, output, seconds = agent(run, 1, f"tcp://127.0.0.1:{port}", join_s=1)
+    assert code == 69, output
+    assert f"127.0.0.1:{port} accepts connections but sends nothing" in output
+    assert "Traceback" not in output
     assert seconds < 20
 
 
+@pytest.mark.proves(
+    "A node that does not come is named every 15 s",
+)
 @pytest.mark.proof
 def test_a_missing_node_is_named_every_15_s_and_given_up_at_the_deadline(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "missing")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    code, said, seconds = agent(run, 0, f"tcp://127.0.0.1:{port}", join_s=16)
-    assert code == 69, said
-    assert "waiting for node 1 since 15 s; here: node 0" in said
-    assert "node 1 never came in 16 s" in said
-    assert "Traceback" not in said
+    code, output, seconds = agent(run, 0, f"tcp://127.0.0.1:{port}", join_s=16)
+    assert code == 69, output
+    assert "waiting for node 1 since 15 s; here: node 0" in output
+    assert "node 1 never came in 16 s" in output
+    assert "Traceback" not in output
     assert seconds < 25
     assert nothing_left("missing")
 
@@ -163,6 +175,10 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.proves(
+    "A full disk while saving: exit code 74, and the last good checkpoint stays",
+    limits="8 MiB tmpfs",
+)
 def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.fail("needs root and unshare(1), for a tmpfs in a private mount namespace")

@@ -1,4 +1,4 @@
-"""The example that README begins with: how well it learns, how long it takes, whatever its shape."""
+"""The first example of the README: its accuracy and its time, at any number of nodes and processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ pytestmark = pytest.mark.multiprocess
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits.yaml"
 
 
+@pytest.mark.proves(
+    "The digits are learned (>= 96 % for seeds 0 to 4, under 20 s)",
+    limits="2 CPU cores",
+)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 5))])
 def test_the_digits_are_learned(tmp_path: Path, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
     finished = start(tmp_path, "digits", DIGITS, f"seed={seed}", timeout_s=60)

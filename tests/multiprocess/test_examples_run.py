@@ -1,4 +1,4 @@
-"""Every example as its user starts it."""
+"""Every example, started as its users start it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from conftest import Finished, begin, nothing_left, start, wait_for
 from safetensors.torch import load_file
 
-from dist_train.checkpoint.hashing import weights_hash
+from dist_train.checkpoint.format.hashing import weights_hash
 from dist_train.datasets.digits import Digits
 from dist_train.datasets.idx import FASHION_MNIST
 from dist_train.rundir import RunDir
-from dist_train.rundir.progress import newest_step
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.testing import launch_cli
 from dist_train.testing.plugin import require
 
@@ -32,7 +32,7 @@ ON_TWO_PROCESSES = ("data_parallel.py", "distributed_data_parallel.py", "old_lau
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    """The UCI digits, each pixel three times as large, in files as MNIST's."""
+    """The UCI digits, scaled by three, in MNIST's file format."""
     folder = tmp_path / "mnist"
     folder.mkdir()
     for prefix, split in (("train", "train"), ("t10k", "evaluation")):
@@ -65,21 +65,21 @@ def test_fashion_mnist_on_debian_s_package(tmp_path: Path) -> None:
     )
 
 
-def test_fashion_mnist_without_its_files_says_how_to_get_them(tmp_path: Path) -> None:
+def test_fashion_mnist_without_its_files_names_the_command_to_install_them(tmp_path: Path) -> None:
     words = [f"data.{part}.args.folder={tmp_path}/none" for part in ("train", "evaluation")]
     done = start(tmp_path, "none", EXAMPLES / "fashion_mnist.yaml", *words)
     assert done.cli.code == 66, done.cli
     assert "sudo apt-get install dataset-fashion-mnist" in done.cli.stderr
 
 
-def test_the_language_model_learns_of_python_s_own_help(tmp_path: Path) -> None:
+def test_the_language_model_trains_on_pythons_help_texts(tmp_path: Path) -> None:
     words = ("data.train.args.stride=512", "trainer.epochs=3")
     done = start(tmp_path, "language", "--gpus-per-node", 2, EXAMPLES / "language_model.yaml", *words)
     assert done.cli.code == 0, done.cli
     assert done.result.metrics["loss"] < 3.0, "5.55 is guessing"
 
 
-def test_the_imagenet_script_by_launch_says_what_it_needs_not(tmp_path: Path) -> None:
+def test_the_imagenet_script_under_launch_explains_superfluous_flags(tmp_path: Path) -> None:
     words = "--dummy -a resnet10 --width 4 --image-size 16 --limit 64 -b 16 --epochs 1 --world-size 2 --gpu 1"
     done = start(tmp_path, "imagenet", "--nodes", 2, EXAMPLES / "imagenet_style.py", *words.split())
     assert done.cli.code == 0, done.cli
@@ -96,12 +96,14 @@ def test_a_tutorial_shows_both_forms(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.iterdir()), "an example leaves nothing in the folder where it is tried"
 
 
-def assert_both(said: str) -> None:
-    """The tutorial's form first, then ours, and they differ."""
-    forms = {form: re.findall(rf"^.*\b{form}:? *(.*)$", said, re.MULTILINE) for form in ("tutorial", "ours")}
-    assert forms["tutorial"], said
-    assert forms["ours"], said
-    assert forms["tutorial"] != forms["ours"], said
+def assert_both(output: str) -> None:
+    """Check that the output has the tutorial's form, then ours, and that they differ."""
+    forms = {
+        form: re.findall(rf"^.*\b{form}:? *(.*)$", output, re.MULTILINE) for form in ("tutorial", "ours")
+    }
+    assert forms["tutorial"], output
+    assert forms["ours"], output
+    assert forms["tutorial"] != forms["ours"], output
 
 
 @pytest.mark.parametrize("name", ON_TWO_PROCESSES[:2])
@@ -111,7 +113,7 @@ def test_a_tutorial_of_two_processes(tmp_path: Path, name: str) -> None:
     assert_both(done.cli.stdout)
 
 
-def test_an_old_script_is_told_its_local_rank(tmp_path: Path) -> None:
+def test_an_old_script_gets_its_local_rank(tmp_path: Path) -> None:
     script = EXAMPLES / "from_tutorials" / "old_launch.py"
     shape = ("--nodes", 2, "--gpus-per-node", 2, "--show-ranks", "all")
     done = start(tmp_path, "old", *shape, script)
@@ -125,11 +127,14 @@ def test_an_old_script_is_told_its_local_rank(tmp_path: Path) -> None:
     assert resumed_as == ("", "--local_rank")
 
 
-def test_a_plain_script_is_watched_preempted_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.proves(
+    "A plain script has status, save-and-stop and resume",
+)
+def test_a_plain_script_is_monitored_preempted_and_resumed(tmp_path: Path) -> None:
     folder = EXAMPLES / "bring_your_own_script"
     (tmp_path / "spirals.py").write_bytes((folder / "spirals.py").read_bytes())
     slow = tmp_path / "watched.py"
-    # The first attempt lasts 24 s, and is asked and stopped after 5 of them.
+    # The first attempt takes 24 s, and is stopped after 5 s.
     wait = "        __import__('time').sleep(0.2 * (dt.init().attempt == 0))\n"
     text = (folder / "watched.py").read_text()
     slow.write_text(text.replace("        optimizer.step()\n", f"        optimizer.step()\n{wait}"))

@@ -1,4 +1,4 @@
-"""Exit codes are true, the guilty rank is named first, nothing outlives the run; all within the bound."""
+"""Exit codes are right, the root cause is named first, no process survives the run; all in bounded time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Finished, Launch, nothing_left
 
-from dist_train.agent import bounds
+from dist_train.agent import timeouts
 from dist_train.rundir.failure import read_failure
 
 pytestmark = pytest.mark.multiprocess
@@ -53,24 +53,27 @@ def run(launch: Launch, script: Path, *args: object, restarts: int = 0) -> Finis
     finished = launch(
         "r", "--nodes", 2, "--gpus-per-node", 2, "--max-restarts", restarts, script, *args, timeout_s=60
     )
-    assert finished.cli.seconds < bounds.PROCESS_DEATH_S, finished.cli
+    assert finished.cli.seconds < timeouts.PROCESS_DEATH_S, finished.cli
     assert nothing_left(finished.run_id)
     return finished
 
 
 def last_block(finished: Finished) -> str:
-    """The failure block is the end of the terminal's output."""
+    """The failure block at the end of the output."""
     _, rule, rest = finished.cli.stderr.rpartition("\nFAILED:")
     assert rule, finished.cli
     return "FAILED:" + rest
 
 
-def test_a_good_end(launch: Launch, script: Path) -> None:
+def test_success(launch: Launch, script: Path) -> None:
     finished = run(launch, script, "none", -1)
     assert finished.cli.code == 0, finished.cli
     assert [e["exit_code"] for e in finished.events("finished")] == [0]
 
 
+@pytest.mark.proves(
+    "The report names rank, file and line of an exception, without a decorator",
+)
 def test_an_exception_names_rank_file_and_line_without_a_decorator(launch: Launch, script: Path) -> None:
     finished = run(launch, script, "raise", 1)
     assert finished.cli.code == 1, finished.cli
@@ -86,6 +89,10 @@ def test_an_exception_names_rank_file_and_line_without_a_decorator(launch: Launc
     assert "the true cause" in Path(failure.log).read_text()
 
 
+@pytest.mark.proves(
+    "A rank's exit code is the command's, `kill -9` is 137, within 15 s, and no process is left running",
+    limits="local launcher",
+)
 @pytest.mark.parametrize(("rank", "code"), [(1, 3), (2, 41)])
 def test_a_ranks_own_code_is_the_commands_code(launch: Launch, script: Path, rank: int, code: int) -> None:
     finished = run(launch, script, "exit", rank, code)
@@ -100,6 +107,10 @@ def test_a_rank_killed_by_9_gives_137(launch: Launch, script: Path) -> None:
     assert "signal 9 (SIGKILL)" in last_block(finished)
 
 
+@pytest.mark.proves(
+    "A rank that ends early with 0 is a failure",
+    limits="when the others need that rank",
+)
 def test_an_early_exit_with_0_is_a_failure(launch: Launch, script: Path) -> None:
     finished = run(launch, script, "exit", 1, 0)
     assert finished.cli.code == 1, finished.cli
@@ -109,7 +120,11 @@ def test_an_early_exit_with_0_is_a_failure(launch: Launch, script: Path) -> None
     assert failure.cls == "early_exit"
 
 
-def test_what_a_killed_rank_had_started_is_ended_too(launch: Launch, script: Path) -> None:
+@pytest.mark.proves(
+    "A killed rank's own children are ended",
+    limits="Linux; those that kept the run id in their environment",
+)
+def test_child_processes_of_a_killed_rank_are_ended_too(launch: Launch, script: Path) -> None:
     assert run(launch, script, "child", 1).cli.code == 137
 
 
@@ -121,7 +136,7 @@ def test_a_crash_is_restarted_as_often_as_asked_and_an_exception_is_not(launch: 
     assert len(raised.events("attempt_started")) == 1
 
 
-def test_the_scripts_words_are_the_scripts(launch: Launch, tmp_path: Path) -> None:
+def test_arguments_after_the_script_are_passed_to_it(launch: Launch, tmp_path: Path) -> None:
     script = tmp_path / "words.py"
     script.write_text("import sys, json; print(json.dumps(sys.argv[1:]))")
     finished = launch("w", script, "--nodes", 7, "-x", "a b", "--lr=0.1")

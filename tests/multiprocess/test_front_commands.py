@@ -1,7 +1,7 @@
-"""Every command of README and of every --help example, as a newcomer types it: the installed wheel, an empty
-HOME, another folder.
+"""Run every command of the README, of docs/start and of every --help example: with the installed wheel, an
+empty HOME, in another folder.
 
-A new command in README or in a --help runs here by itself. One that cannot is named below, with the reason.
+A new command there is run automatically. Exceptions are listed with a reason.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import pytest
 from installed_wheel import ROOT, Installed
 from written_commands import Written, of_help, of_markdown
 
-from dist_train.cli.arguments import parse
-from dist_train.cli.launch import make_command
+from dist_train.cli.launch.arguments import parse
 from dist_train.cli.main import VERBS, Verbs, cli
-from dist_train.testing.leaks import GRACE_S, MARKER
-from dist_train.testing.processes import describe, end, marked
+from dist_train.cli.verbs.launch import make_command
+from dist_train.testing.leak_check import GRACE_S, MARKER
+from dist_train.testing.process_tree import describe, end, with_environ
 
 pytestmark = pytest.mark.multiprocess
 
-# What stands for something of the reader's own -> what it is here.
+# Placeholders -> what replaces them here.
 STANDS_FOR = {
     "CONFIG.yaml": "train.yaml",
     "SCRIPT.py": "train.py",
@@ -39,7 +39,7 @@ STANDS_FOR = {
     "[RUN]": "digits-1",
     "RUN": "digits-1",
 }
-# Commands about something that a reader has already: how it is made here.
+# Commands that need something the reader has: how it is made here.
 FIRST = [
     (r"^dist-train init *(#|$)", "mkdir new && cd new"),
     (r"checkpoint import model\.pt", "dist-train checkpoint export digits-1 --out model.pt"),
@@ -51,17 +51,17 @@ NOT_RUN = [
     (r"^pip install ", "asks a package index"),
     (r"\| source( |$)", "fish's; tests/unit/cli/test_cli_completion.py runs it there"),
 ]
-# Needs GPUs: its words are parsed, nothing is started.
+# Needs GPUs: only parsed, nothing is started.
 ONLY_PARSED = [r"--gpus \d", r"--device cuda", r"--gpus auto"]
 # Needs a cluster: planned with --dry-run.
 CLUSTER = r"--launcher (slurm|kubernetes)"
-# Needs a terminal: is given one.
+# Needs a terminal: gets one.
 ON_A_TERMINAL = r"--progress live"
 TERMINAL = "python -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))'"
-# A training that says nothing of its length: a short one shows the same.
+# A training without a length: shortened.
 TRAINED = r"launch\b.*\.yaml\b(?!.*(trainer\.epochs|--dry-run))"
 SHORT = "trainer.epochs=2"
-# Commands at once, each in a folder of its own: most wait for processes to start.
+# Commands at the same time, each in a folder of its own: most wait for processes to start.
 AT_ONCE = 3
 LIMIT_S = 240.0
 
@@ -69,17 +69,17 @@ TRAIN = "import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n"
 
 
 def written() -> list[Written]:
-    """Each command once, where it stands first."""
-    found = [*_readmes(), *_helps()]
+    """Each command once, with its first location."""
+    found = [*_documents(), *_helps()]
     once: dict[str, Written] = {}
     for one in found:
         once.setdefault(one.command.partition("  #")[0].rstrip(), one)
     return list(once.values())
 
 
-def _readmes() -> Iterator[Written]:
-    for path in sorted(ROOT.glob("README*.md")):
-        yield from of_markdown(path.name, path.read_text(encoding="utf-8"))
+def _documents() -> Iterator[Written]:
+    for path in [*sorted(ROOT.glob("README*.md")), *sorted(ROOT.glob("docs/start/*.md"))]:
+        yield from of_markdown(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
 
 
 def _helps() -> Iterator[Written]:
@@ -100,7 +100,7 @@ def only_parsed(command: str) -> bool:
 
 
 def as_it_runs_here(command: str) -> str:
-    """With the reader's own words filled in, and what goes to a cluster only planned."""
+    """The command with placeholders filled in; one for a cluster is only planned."""
     for word, meaning in STANDS_FOR.items():
         command = re.sub(rf"(?<![\w=]){re.escape(word)}(?!\w)", meaning, command)
     if re.search(CLUSTER, command):
@@ -123,7 +123,7 @@ PARSED = [one for one in COMMANDS if reason_not_to_run(one.command) is None and 
 
 @pytest.fixture(scope="module")
 def folder(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the newcomer is: the examples, a script, a package, a config, and a run of four ranks."""
+    """The working directory: the examples, a script, a package, a config, and a run of four ranks."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "train.py").write_text(TRAIN)
@@ -151,10 +151,10 @@ def folder(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: what it said on both streams, which processes and temporary files it left."""
+    """How a command ended: exit code, its output on both streams, the processes and files it left."""
 
     code: int
-    said: str
+    output: str
     left: list[str]
 
 
@@ -165,45 +165,52 @@ def ended(
     folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[Written, Ended]:
-    """Every command of the tests that were chosen, a few at once, to its end."""
+    """Run every command of the selected tests, a few at a time."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     chosen = [call.params["one"] for call in calls if call is not None and "one" in call.params]
     places = [tmp_path_factory.mktemp("of") for _ in chosen]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(lambda one, place: as_a_newcomer(one, installed, folder, place), chosen, places)
+        results = pool.map(lambda one, place: run_command(one, installed, folder, place), chosen, places)
         return dict(zip(chosen, results, strict=True))
 
 
-def as_a_newcomer(one: Written, installed: Installed, folder: Path, place: Path) -> Ended:
-    """In a copy of the folder, with an empty HOME."""
+def run_command(one: Written, installed: Installed, folder: Path, place: Path) -> Ended:
+    """Run it in a copy of the folder, with an empty HOME."""
     here, home, tmp, mark = place / "here", place / "home", place / "t", secrets.token_hex(8)
     shutil.copytree(folder, here)
     home.mkdir()
     tmp.mkdir()
-    # A mark of its own: the leak police of a test knows nothing of what ran before it.
+    # A mark of its own: the leak check of a test does not see what ran before it.
     environ = {**installed.in_folder(here, home).environ, MARKER: mark, "TMPDIR": str(tmp)}
-    with (place / "said.txt").open("w+") as said:
+    with (place / "output.txt").open("w+") as output:
         words = ["timeout", f"{LIMIT_S:.0f}", "bash", "-o", "pipefail", "-c", as_it_runs_here(one.command)]
         code = subprocess.run(
-            words, cwd=here, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            words, cwd=here, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         deadline = time.monotonic() + GRACE_S
-        while (left := marked(MARKER, mark)) and time.monotonic() < deadline:
+        while (left := with_environ({MARKER: mark})) and time.monotonic() < deadline:
             time.sleep(0.05)
-        told = [describe(process) for process in left]
+        leaks = [describe(process) for process in left]
         end(left)
         # torch's own cache, one for all its processes.
-        told += [path.name for path in tmp.iterdir() if not path.name.startswith("torchinductor_")]
-        said.seek(0)
-        return Ended(code.returncode, said.read(), told)
+        leaks += [path.name for path in tmp.iterdir() if not path.name.startswith("torchinductor_")]
+        output.seek(0)
+        return Ended(code.returncode, output.read(), leaks)
 
 
+@pytest.mark.proves(
+    "Every command of README, of docs/start and of each `--help` runs from the installed wheel, with an "
+    "empty HOME, elsewhere",
+    limits="those for a cluster with `--dry-run`, those for GPUs parsed",
+)
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("one", RUN, ids=str)
 def test_it_runs(one: Written, ended: dict[Written, Ended]) -> None:
-    assert (ended[one].code, ended[one].left) == (0, []), f"{as_it_runs_here(one.command)}\n{ended[one].said}"
-    assert "Traceback" not in ended[one].said
+    assert (ended[one].code, ended[one].left) == (0, []), (
+        f"{as_it_runs_here(one.command)}\n{ended[one].output}"
+    )
+    assert "Traceback" not in ended[one].output
 
 
 @pytest.mark.proof
@@ -220,8 +227,8 @@ def test_bare_launch_in_an_empty_folder(installed: Installed, tmp_path: Path) ->
     assert list(newcomer.home.iterdir()) == []
 
 
-def test_the_words_of_those_that_need_gpus_are_ours() -> None:
-    for one in PARSED:  # no parametrization: while there is none it would be a skipped test
+def test_commands_that_need_gpus_are_parsed() -> None:
+    for one in PARSED:  # no parametrization: an empty one would be a skipped test
         command = as_it_runs_here(one.command).partition("  #")[0]
         for part in re.split(r"&&|;", command):
             program, *words = shlex.split(part)
@@ -230,7 +237,7 @@ def test_the_words_of_those_that_need_gpus_are_ours() -> None:
 
 
 def parse_alone(words: list[str]) -> None:
-    """As the command line does it, up to the moment at which the verb would begin."""
+    """Parse as the command line does, without starting the verb."""
     if words[0] == "launch":
         parse(make_command(), words[1:])
         return
@@ -241,9 +248,10 @@ def parse_alone(words: list[str]) -> None:
         context = command.make_context(name, rest, parent=context)
 
 
-def test_there_are_commands_and_no_stale_reason() -> None:
+def test_commands_are_found_and_no_exception_is_stale() -> None:
     assert len(RUN) > 25
-    assert {one.where.partition(":")[0] for one in RUN} >= {"README.md"}
+    places = {one.where.partition(":")[0] for one in RUN}
+    assert places >= {"README.md", "docs/start/local.md", "docs/start/slurm.md", "docs/start/kubernetes.md"}
     stale = [
         pattern for pattern, _ in NOT_RUN if not any(re.search(pattern, one.command) for one in COMMANDS)
     ]
@@ -285,7 +293,7 @@ def test_what_goes_to_a_cluster_is_planned() -> None:
     assert as_it_runs_here("dist-train status [RUN]") == "dist-train status digits-1"
 
 
-def test_a_training_is_shortened_unless_it_says_how_long_it_is() -> None:
+def test_a_training_is_shortened_unless_it_has_a_length() -> None:
     for command, here in (
         (
             "dist-train launch a.yaml --nodes 2  # so",
@@ -302,6 +310,6 @@ def test_a_training_is_shortened_unless_it_says_how_long_it_is() -> None:
 
 
 @pytest.mark.parametrize("words", ["status --gpu 3", "launch --gpuss 0,3 train.py", "checkpoint lst"])
-def test_a_wrong_word_is_noticed_without_running_it(words: str) -> None:
+def test_a_wrong_option_is_noticed_without_running_it(words: str) -> None:
     with pytest.raises(click.UsageError):
         parse_alone(words.split())

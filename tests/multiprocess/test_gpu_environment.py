@@ -1,4 +1,4 @@
-"""The ranks' environment names their GPUs by UUID. The driver is a stand-in: two GPUs that do not exist."""
+"""The ranks' environment names their GPUs by UUID. The driver is a fake with two GPUs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ pathlib.Path(f"seen-{os.environ['RANK']}").write_text(words)
 """
 
 
+@pytest.mark.proves(
+    "`--gpus` reaches the workers as UUIDs, each simulated node its own",
+    limits="a stand-in for the driver, no GPU",
+)
 def test_two_simulated_nodes_get_a_gpu_each(tmp_path: Path) -> None:
     (tmp_path / "stand_in").mkdir()
     (tmp_path / "stand_in" / "pynvml.py").write_text(PYNVML)

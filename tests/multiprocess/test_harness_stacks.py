@@ -1,4 +1,4 @@
-"""A launch that hangs in a test tells where: its ranks' stacks, and those of their loader workers."""
+"""A launch that hangs in a test prints the stacks of its ranks and of their loader workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ next(iter(DataLoader(Stuck(), num_workers=1)))
 @pytest.mark.proof
 def test_a_launch_that_hangs_shows_the_stacks_of_ranks_and_of_loader_workers(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(SCRIPT)
-    # Long enough for a crowded machine to have begun with the loader: it was not at 20 s under a load of 20.
+    # Long enough for a busy machine to reach the loader: 20 s were not, under a load of 20.
     with pytest.raises(CliTimedOut) as error:
         launch_cli(["launch", "--device", "cpu", "stuck.py"], cwd=tmp_path, timeout_s=30)
     assert "in __getitem__" in error.value.partial.stderr, "the worker's"

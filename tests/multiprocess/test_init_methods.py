@@ -1,4 +1,4 @@
-"""env://, tcp:// and file:// form the same group; a shared file is fresh per attempt and removed."""
+"""env://, tcp:// and file:// form the same group; each attempt uses a new shared file, which is removed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ SHAPE = ("--nodes", 2, "--gpus-per-node", 1, "--max-restarts", 1)
 KILL = ("--env", "DIST_TRAIN_INJECT=kill:rank=1,step=9")
 
 
+@pytest.mark.proves(
+    "`env://`, `tcp://` and `file://` give the same bits, also after a restart; the file is fresh per "
+    "attempt",
+    limits="gloo",
+)
 @pytest.mark.proof
 def test_all_init_methods_give_the_same_bits_also_after_a_restart(tmp_path: Path) -> None:
     shared = tmp_path / "shared" / "meet"

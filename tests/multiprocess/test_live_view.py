@@ -1,4 +1,4 @@
-"""The live view of real runs, on a terminal that the test reads: output above, panel below, nothing left."""
+"""The live view of real runs, on a terminal that the test reads: output above, panel below, a clean end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from conftest import WORKLOADS, nothing_left, wait_for_step
 
 from dist_train.rundir import RunDir
-from dist_train.rundir.progress import newest_step
-from dist_train.testing.terminal import Terminal
+from dist_train.rundir.committed_steps import newest_step
+from dist_train.testing.pseudo_terminal import Terminal
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
 
-# A script of somebody's own, with what dist-train asks of it and no more.
+# A minimal script.
 SCRIPT = """
 import time
 import dist_train as dt
@@ -28,7 +28,7 @@ run = dt.init(seed=0)
 for step in range(1, 100_000):
     run.log(step=step, total_steps=100_000, loss=1 / step)
     if step % 50 == 1 and run.is_main:
-        print(f"said at step {step}", flush=True)
+        print(f"output at step {step}", flush=True)
     if run.should_stop():
         run.close()
         raise SystemExit(75)
@@ -54,7 +54,7 @@ def terminal(tmp_path: Path) -> Iterator[Any]:
 
 
 def shown(text: str) -> str:
-    """What was written without its colours."""
+    """The output without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -64,7 +64,12 @@ def run_id(run: RunDir) -> str:
     return str(json.loads(run.job.read_text())["spec"]["run_id"])
 
 
-def test_a_script_of_ones_own_is_followed_and_ctrl_c_saves_and_leaves_the_terminal_clean(
+@pytest.mark.proves(
+    "The live panel leaves a clean terminal on Ctrl-C, on a second one, and when `launch` is killed; a pipe "
+    "gets no escape code",
+    limits="pseudo-terminal",
+)
+def test_a_script_is_followed_and_ctrl_c_saves_and_leaves_the_terminal_clean(
     terminal: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
@@ -78,12 +83,17 @@ def test_a_script_of_ones_own_is_followed_and_ctrl_c_saves_and_leaves_the_termin
     assert "\x1b[?25l" not in launched.text, "the cursor was hidden"
     lines = launched.lines
     assert not [line for line in lines if "elapsed" in line], lines
-    assert "said at step 1" in lines
+    assert "output at step 1" in lines
     assert "[dist-train] Ctrl-C: saving and stopping; once more kills" in lines
     assert f"dist-train resume {run.path}" in "".join(lines[-3:])
     assert nothing_left(run_id(run))
 
 
+@pytest.mark.proves(
+    "The live panel leaves a clean terminal on Ctrl-C, on a second one, and when `launch` is killed; a pipe "
+    "gets no escape code",
+    limits="pseudo-terminal",
+)
 @pytest.mark.proof
 def test_a_pipe_gets_no_escape_code_nor_does_the_terminal_beside_it(terminal: Any, tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("import sys; print('hello'); print('oh', file=sys.stderr)\n")
@@ -102,7 +112,7 @@ def test_a_killed_agent_is_replaced_below_the_same_panel(terminal: Any, tmp_path
     run = RunDir(tmp_path / "runs" / "digits")
     wait_for_step(run, 1)
     title = f"dist-train agent node=1 run={run.path}"
-    # By `info`, which is None of a process that ends while we look.
+    # By `info`, which is None for a process that has just ended.
     found = psutil.process_iter(["cmdline"])
     agents = [process for process in found if (process.info["cmdline"] or [""])[0] == title]
     assert len(agents) == 1
@@ -112,7 +122,7 @@ def test_a_killed_agent_is_replaced_below_the_same_panel(terminal: Any, tmp_path
     assert "a node was lost: starting all nodes again" in text
     for words in ("Time 0.", "Data 0.", "Compute 0.", "memory ", "slowest rank ", "checkpoint step "):
         assert words in text, words
-    assert "attempt 1, restarts 1" in text
+    assert "attempt 2, restarts 1" in text
     lines = launched.lines
     assert not [line for line in lines if "elapsed" in line or line.startswith("epoch ")], lines
     evaluations = [line for line in lines if line.startswith("evaluation after epoch 6/6")]
@@ -121,6 +131,11 @@ def test_a_killed_agent_is_replaced_below_the_same_panel(terminal: Any, tmp_path
     assert nothing_left(run_id(run))
 
 
+@pytest.mark.proves(
+    "The live panel leaves a clean terminal on Ctrl-C, on a second one, and when `launch` is killed; a pipe "
+    "gets no escape code",
+    limits="pseudo-terminal",
+)
 @pytest.mark.proof
 def test_a_second_ctrl_c_kills_and_leaves_the_terminal_clean(terminal: Any, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(
@@ -137,6 +152,11 @@ def test_a_second_ctrl_c_kills_and_leaves_the_terminal_clean(terminal: Any, tmp_
     assert nothing_left(run_id(RunDir(tmp_path / "runs" / "deaf")))
 
 
+@pytest.mark.proves(
+    "The live panel leaves a clean terminal on Ctrl-C, on a second one, and when `launch` is killed; a pipe "
+    "gets no escape code",
+    limits="pseudo-terminal",
+)
 @pytest.mark.proof
 def test_a_killed_launch_leaves_a_clean_line_and_its_ranks_save(terminal: Any, tmp_path: Path) -> None:
     launched = terminal("text", "--gpus-per-node", 2, WORKLOADS / "text.yaml", "trainer.steps=100000")

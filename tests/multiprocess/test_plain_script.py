@@ -1,4 +1,4 @@
-"""A loop of one's own: five changed lines make it multi-node, four more make it survive any kill."""
+"""A user's own loop: five changed lines make it multi-node, four more make it resumable after a kill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Finished, start
 
-from dist_train.checkpoint.hashing import weights_hash
+from dist_train.checkpoint.format.hashing import weights_hash
 
 pytestmark = pytest.mark.multiprocess
 
@@ -49,6 +49,11 @@ def weights(finished: Finished) -> str:
     return weights_hash(load_file(finished.run.path / "model.safetensors"))
 
 
+@pytest.mark.proves(
+    "Your own loop with a `CheckpointManager`, killed and resumed, ends with the same weights, uneven last "
+    "steps included",
+    limits="W = 3",
+)
 @pytest.mark.proof
 def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"

@@ -1,4 +1,4 @@
-"""`predict`, `checkpoint export|import` and dt.Predictor as they are used: real commands, spawned workers."""
+"""`predict`, `checkpoint export|import` and dt.Predictor with real commands and spawned workers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 import torch
 
 import dist_train as dt
+from dist_train.checkpoint.format.tensor_file import TensorFile
 from dist_train.checkpoint.manager import CheckpointManager
-from dist_train.checkpoint.tensorfile import TensorFile
 from dist_train.config import dump_config, load_config
 from dist_train.datasets.digits import Digits
 from dist_train.models.convnet import ConvNet
 from dist_train.testing import launch_cli
-from dist_train.testing.processes import descendants, is_alive
+from dist_train.testing.process_tree import descendants, is_alive
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -54,7 +54,7 @@ def model() -> ConvNet:
 
 @pytest.fixture
 def saved(tmp_path: Path, model: ConvNet) -> Path:
-    """A checkpoint of `model`, and the config it belongs to."""
+    """A checkpoint of `model`, with its config."""
     (tmp_path / "train.yaml").write_text(dump_config(load_config(DIGITS).config))
     return CheckpointManager(tmp_path / "kept", run_id="r", attempt=0).save(7, {"model": model}).path
 
@@ -92,7 +92,11 @@ def wait_for(ready: Callable[[], bool], within_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_two_processes_say_what_the_model_says(tmp_path: Path, saved: Path, model: ConvNet) -> None:
+@pytest.mark.proves(
+    "`predict` says what the model says, in order; a killed worker loses nothing",
+    limits="CPU processes",
+)
+def test_two_processes_predict_what_the_model_predicts(tmp_path: Path, saved: Path, model: ConvNet) -> None:
     words = ["predict", saved, "--config", "train.yaml", "--processes", "2", "--output", "out/p.npy"]
     done = launch_cli(list(map(str, words)), cwd=tmp_path, timeout_s=60)
     assert done.code == 0, done.stderr
@@ -102,7 +106,7 @@ def test_two_processes_say_what_the_model_says(tmp_path: Path, saved: Path, mode
 
 
 @pytest.mark.proof
-def test_out_to_plain_torch_and_in_again(tmp_path: Path, saved: Path, model: ConvNet) -> None:
+def test_export_to_plain_torch_and_import(tmp_path: Path, saved: Path, model: ConvNet) -> None:
     def command(*words: object) -> str:
         done = launch_cli(["checkpoint", *map(str, words)], cwd=tmp_path, timeout_s=60)
         assert done.code == 0, done.stderr
@@ -113,9 +117,9 @@ def test_out_to_plain_torch_and_in_again(tmp_path: Path, saved: Path, model: Con
     plain.load_state_dict(torch.load(tmp_path / "m.pt", weights_only=True))
     wrapped = {f"module.{name}": tensor for name, tensor in plain.state_dict().items()}
     torch.save({"state_dict": wrapped, "epoch": 3}, tmp_path / "theirs.pth.tar")
-    said = command("import", "theirs.pth.tar")
-    assert "dropped leading 'module.' from 8 names" in said
-    assert "not used: epoch" in said
+    output = command("import", "theirs.pth.tar")
+    assert "dropped leading 'module.' from 8 names" in output
+    assert "not used: epoch" in output
     fresh = ConvNet(width=32, dropout=0.2)
     dt.checkpoint.load_model(tmp_path / "theirs.safetensors", fresh)
     assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True))
@@ -131,7 +135,7 @@ def test_a_script_with_a_spawned_predictor(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_a_script_without_the_guard_is_told_so_and_ends(tmp_path: Path) -> None:
+def test_a_script_without_the_main_guard_fails_with_a_hint(tmp_path: Path) -> None:
     process = script(tmp_path, "main()\n")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -140,7 +144,7 @@ def test_a_script_without_the_guard_is_told_so_and_ends(tmp_path: Path) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_end_with_whoever_made_them(tmp_path: Path, number: signal.Signals) -> None:
+def test_workers_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
     process = script(tmp_path, 'if __name__ == "__main__":\n    main()\n', "--wait")
     try:
         assert process.stdout is not None
@@ -167,7 +171,7 @@ class Net(torch.nn.Module):
 
 
 def slow_prediction(folder: Path) -> subprocess.Popen[bytes]:
-    """`predict` of 100 samples, one a batch, by two processes: 5 s."""
+    """`predict` of 100 samples, one per batch, with two processes: 5 s."""
     (folder / "slow_net.py").write_text(SLOW)
     config = load_config(DIGITS, ["model.target=slow_net:Net", "model.args={}"]).config
     (folder / "slow.yaml").write_text(dump_config(config))
@@ -201,7 +205,7 @@ open(os.environ["MARK"], "w").close()
 try:
     time.sleep(60)
 except BaseException:
-    pass  # as torch's own start does, now and then
+    pass  # as torch's import sometimes does
 """
 
 
@@ -221,8 +225,12 @@ def test_ctrl_c_during_the_import_of_torch_is_not_swallowed(tmp_path: Path) -> N
     assert (command.returncode, err) == (130, b"")
 
 
+@pytest.mark.proves(
+    "`predict` says what the model says, in order; a killed worker loses nothing",
+    limits="CPU processes",
+)
 @pytest.mark.proof
-def test_a_worker_of_the_command_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_worker_of_the_command_loses_nothing(tmp_path: Path) -> None:
     command = slow_prediction(tmp_path)
     try:
         wait_for(lambda: len(workers_of(command.pid)) == 2)
@@ -239,7 +247,7 @@ def test_a_worker_of_the_command_that_is_killed_loses_nothing(tmp_path: Path) ->
 
 @pytest.mark.proof
 @pytest.mark.parametrize("end", ["Ctrl-C", "kill -9"])
-def test_a_command_that_is_stopped_leaves_no_file_and_no_process(tmp_path: Path, end: str) -> None:
+def test_a_stopped_command_leaves_no_file_and_no_process(tmp_path: Path, end: str) -> None:
     command = slow_prediction(tmp_path)
     try:
         wait_for(lambda: len(workers_of(command.pid)) == 2)

@@ -1,4 +1,4 @@
-"""Save and stop: Ctrl-C, a time limit, a cancel, a script that does not take part; then go on."""
+"""Save and stop: Ctrl-C, a time limit, a cancel, a script that ignores stops; and the resume after it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import pytest
 from conftest import WORKLOADS, Finished, begin, nothing_left, start, wait_for, wait_for_step
 
 from dist_train.rundir import RunDir
-from dist_train.rundir.progress import newest_step
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 SHAPE = ("--nodes", 2, "--gpus-per-node", 1)
-# Longer than the others: the stop must find it at work.
+# Longer than the others, so that it still runs when it is stopped.
 LONG = (WORKLOADS / "text.yaml", "trainer.steps=200", "checkpoint.every_steps=50")
 
 
+@pytest.mark.proves(
+    "Ctrl-C saves where it stands (130); the resumed run has the same bits",
+)
 def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     undisturbed = start(tmp_path, "base", *SHAPE, *LONG)
     run = RunDir(tmp_path / "runs" / "stopped")
@@ -32,21 +35,22 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
         command.kill()
         command.wait()
     stopped = Finished(None, run)  # type: ignore[arg-type]
-    said = (tmp_path / "out.txt").read_text()
-    assert "Ctrl-C: saving and stopping" in said
-    assert f"dist-train resume {run.path}" in said.splitlines()[-1]
+    output = (tmp_path / "out.txt").read_text()
+    assert "Ctrl-C: saving and stopping" in output
+    assert f"dist-train resume {run.path}" in output.splitlines()[-1]
     saved = newest_step(run)
     assert saved is not None
     assert saved % 50, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
     assert [event["step"] for event in stopped.events("preempted")] == [saved]
     assert nothing_left(stopped.run_id)
+    assert launch_cli(["status", "stopped", "--exit-code"], cwd=tmp_path, timeout_s=30).code == 130
     resumed = launch_cli(["resume", "stopped"], cwd=tmp_path, timeout_s=90)
     assert resumed.code == 0, resumed
     assert f"resumed from step {saved}" in resumed.stdout
     assert stopped.hashes == undisturbed.hashes
 
 
-def test_a_time_limit_saves_and_leaves_75(tmp_path: Path) -> None:
+def test_a_time_limit_saves_and_exits_with_75(tmp_path: Path) -> None:
     stopped = start(tmp_path, "limited", "--time", "0:08", *SHAPE, LONG[0], "trainer.steps=100000")
     assert stopped.cli.code == 75, stopped.cli
     assert "time limit: saving and stopping" in stopped.cli.stderr
@@ -54,12 +58,12 @@ def test_a_time_limit_saves_and_leaves_75(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, 3])
-def test_a_stop_while_agents_or_ranks_start_is_kept_and_obeyed(tmp_path: Path, seconds: int) -> None:
+def test_a_stop_while_agents_or_ranks_start_takes_effect(tmp_path: Path, seconds: int) -> None:
     stopped = start(tmp_path, "early", "--time", f"0:0{seconds}", *SHAPE, LONG[0], "trainer.steps=100000")
     assert stopped.cli.code == 75, stopped.cli
 
 
-def test_a_cancelled_run_saves_ends_with_77_and_says_so(tmp_path: Path) -> None:
+def test_a_cancelled_run_saves_and_exits_with_77(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "cancelled")
     command = begin(tmp_path, "cancelled", *SHAPE, LONG[0], "trainer.steps=100000")
     try:
@@ -76,13 +80,17 @@ def test_a_cancelled_run_saves_ends_with_77_and_says_so(tmp_path: Path) -> None:
     assert again.code == 0, again
 
 
-def test_a_script_that_does_not_take_part_is_interrupted_and_a_second_ctrl_c_kills(tmp_path: Path) -> None:
-    polite, deaf = tmp_path / "polite.py", tmp_path / "deaf.py"
+def test_a_script_without_should_stop_is_interrupted_and_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    plain, ignores_sigint = tmp_path / "plain.py", tmp_path / "ignores_sigint.py"
+    saves = tmp_path / "saves_on_sigterm.py"
     mark = f"open({str(tmp_path)!r} + '/up-' + os.environ['RANK'], 'w').close()"
     waits = f"import os, time\n{mark}\ntime.sleep(600)\n"
-    polite.write_text(waits)
-    deaf.write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + waits)
-    for script, presses in ((polite, 1), (deaf, 2)):
+    plain.write_text(waits)
+    ignores_sigint.write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + waits)
+    saved = f"open({str(tmp_path)!r} + '/saved-' + os.environ['RANK'], 'w').close()"
+    handler = f"def save(*_):\n    {saved}\n    sys.exit(0)\nsignal.signal(signal.SIGTERM, save)\n"
+    saves.write_text(f"import os, signal, sys\n{handler}{waits}")
+    for script, presses in ((plain, 1), (saves, 1), (ignores_sigint, 2)):
         for rank in (0, 1):
             (tmp_path / f"up-{rank}").unlink(missing_ok=True)
         command = begin(tmp_path, script.stem, "--gpus-per-node", 2, script)
@@ -99,3 +107,7 @@ def test_a_script_that_does_not_take_part_is_interrupted_and_a_second_ctrl_c_kil
             command.wait()
         finished = Finished(None, RunDir(tmp_path / "runs" / script.stem))  # type: ignore[arg-type]
         assert nothing_left(finished.run_id)
+        if presses == 1:
+            status = launch_cli(["status", script.stem, "--exit-code"], cwd=tmp_path, timeout_s=30)
+            assert status.code == 130, status
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]

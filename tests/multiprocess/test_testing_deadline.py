@@ -1,4 +1,4 @@
-"""launch_cli: a deadline ends the command with all that it has started."""
+"""launch_cli: a deadline ends the command with all processes that it has started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dist_train.testing import CliTimedOut, launch_cli
-from dist_train.testing.processes import pid_is_alive
+from dist_train.testing.process_tree import pid_is_alive
 
 pytestmark = pytest.mark.multiprocess
 

@@ -16,10 +16,10 @@ import pytest
 from safetensors import safe_open
 
 from dist_train.env import INJECT, WorkerEnv
-from dist_train.rundir.board import Board
 from dist_train.rundir.directory import RunDir
-from dist_train.rundir.metrics import read_metrics
+from dist_train.rundir.metrics_file import read_metrics
 from dist_train.rundir.result import Result, read_result
+from dist_train.rundir.stop_file import StopFile
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
@@ -121,7 +121,7 @@ class Job:
         config = self.folder / "run.yaml"
         config.write_text(_config(changes, without))
         for node in range(nodes):
-            Board.create(self.folder / f"board-{node}", per_node).close()
+            StopFile.create(self.folder / f"board-{node}", per_node).close()
         ranks = [(node, local) for node in range(nodes) for local in range(per_node)]
         children = [
             self._spawn(rank, node, local, nodes, per_node, attempt, extra or {})
@@ -228,6 +228,10 @@ def run_job(folder: Path, nodes: int, per_node: int, *changes: str, without: str
     return job
 
 
+@pytest.mark.proves(
+    "The loss of each of 100 steps is the same with one process and with 2 nodes x 2 ranks, within 1e-5",
+    limits="float64",
+)
 def test_two_nodes_of_two_lose_what_one_process_loses(tmp_path: Path) -> None:
     one = run_job(tmp_path / "one", 1, 1)
     four = run_job(tmp_path / "four", 2, 2)
@@ -247,6 +251,10 @@ UNEVEN = (
 )
 
 
+@pytest.mark.proves(
+    "Uneven and empty micro-batches, accumulation, clipping and evaluation give what one process gives",
+    limits="float64, 1e-10",
+)
 def test_uneven_and_empty_shares_accumulated_and_clipped_match_one_process(tmp_path: Path) -> None:
     one = run_job(tmp_path / "one", 1, 1, *UNEVEN)
     for ranks in (2, 3):
@@ -278,7 +286,7 @@ NOISY = (
 )
 
 
-def random_streams(checkpoint: Path, ranks: int) -> list[bytes]:
+def rng_state(checkpoint: Path, ranks: int) -> list[bytes]:
     """torch's generator of each rank, as saved."""
     found: dict[str, bytes] = {}
     for path in checkpoint.glob("*.safetensors"):
@@ -298,15 +306,15 @@ def test_stopped_and_killed_and_resumed_gives_the_same_bits_on_three_ranks(tmp_p
     assert codes == [75] * 3, job.said
     assert "stopped at step 2 as asked, and saved" in job.said
     saved = RunDir(job.folder / "run").checkpoints / "step-00000002"
-    assert len(set(random_streams(saved, 3))) == 3  # each rank drops out its own
+    assert len(set(rng_state(saved, 3))) == 3  # each rank drops out its own
     # Killed after step 8, before it is saved; step 6 is.
     codes = job.start(1, 3, NOISY, attempt=1, without="loss:", extra={INJECT: "kill:rank=1,step=8"})
     assert codes[1] == -9, job.said
     assert all(code != 0 for code in codes), job.said
     codes = job.start(1, 3, NOISY, attempt=2, without="loss:")
     assert codes == [0] * 3, job.said
-    assert "resumed from step 2 (epoch 0, sample 32)" in job.said
-    assert "resumed from step 6 (epoch 1, sample 32)" in job.said
+    assert "resumed from step 2 (epoch 1, sample 32)" in job.said
+    assert "resumed from step 6 (epoch 2, sample 32)" in job.said
     assert job.result.attempts == 3
     for name in ("weights_hash", "state_hash", "metrics_hash", "metrics", "samples"):
         assert getattr(job.result, name) == getattr(quiet.result, name), f"{name}\n{job.said}"

@@ -1,4 +1,4 @@
-"""The commands that README and --help show, as somebody would copy them."""
+"""Find the commands in documents and in --help texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-# A line of a code block that begins so is a command; others are output, Python, YAML.
+# A line of a code block with such a beginning is a command; others are output, Python, YAML.
 _PROGRAMS = (
     "dist-train",
     "make",
@@ -29,7 +29,7 @@ _INLINE = re.compile(rf"`({_ASSIGNMENT}*dist-train [^`]+)`")
 
 @dataclass(frozen=True)
 class Written:
-    """A command, and where it stands."""
+    """A command and its location."""
 
     where: str
     command: str

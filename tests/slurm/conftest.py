@@ -1,11 +1,11 @@
-"""Slurm clusters for tests: real daemons, one cluster per pytest worker, clean before and after every test.
+"""Slurm clusters for tests: real daemons, one cluster per pytest worker, clean for every test.
 
     def test_it(slurm: SlurmCluster) -> None: ...                    # four nodes on this host
-    def test_it(slurm_accounting: SlurmCluster) -> None: ...         # sacct answers
-    def test_it(slurm_namespaces: NamespaceCluster) -> None: ...     # nodes are hosts of their own
+    def test_it(slurm_accounting: SlurmCluster) -> None: ...         # with sacct
+    def test_it(slurm_namespaces: NamespaceCluster) -> None: ...     # nodes in namespaces
 
-SLURM_CONF is that cluster's while the test runs. The clusters are made on first use and live as long as
-the session; their daemons are children of process 1 without the test's environment.
+SLURM_CONF is that cluster's while the test runs. The clusters are started on first use and run until
+the end of the session; their daemons are children of process 1 without the test's environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ C = TypeVar("C", bound=SlurmCluster)
 
 
 def require_binaries(names: Sequence[str]) -> None:
-    """Fail, or skip where that is allowed, when one is not installed."""
+    """Fail, or skip where that is allowed, when a program is not installed."""
     missing = [name for name in names if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if missing:
         require("slurm", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
@@ -41,7 +41,7 @@ def require_binaries(names: Sequence[str]) -> None:
 
 @pytest.fixture(scope="session")
 def slurm_session() -> Iterator[SlurmCluster]:
-    """The cluster of this pytest worker; SLURM_CONF is its for the whole session."""
+    """Cluster of this pytest worker, which SLURM_CONF names for the whole session."""
     require_binaries(slurm_cluster.BINARIES)
     with SlurmCluster() as cluster, pytest.MonkeyPatch.context() as patch:
         set_variables(patch, cluster)
@@ -58,7 +58,7 @@ def slurm_accounting_session() -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="session")
 def slurm_namespaces_session() -> Iterator[NamespaceCluster]:
-    """A cluster whose nodes are in namespaces; a silent node is DOWN later than our own 30 s."""
+    """A cluster with nodes in namespaces; one that does not respond is DOWN later than our 30 s."""
     require_binaries([*slurm_cluster.BINARIES, *namespaces.BINARIES])
     if os.geteuid() != 0:
         require("slurm", "nodes in network namespaces need root")
@@ -68,7 +68,7 @@ def slurm_namespaces_session() -> Iterator[NamespaceCluster]:
 
 @pytest.fixture
 def slurm(slurm_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    """Four idle nodes, no job; as clean afterwards."""
+    """Four idle nodes, no jobs."""
     yield from lend(slurm_session, monkeypatch)
 
 
@@ -76,7 +76,7 @@ def slurm(slurm_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
 def slurm_accounting(
     slurm_accounting_session: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SlurmCluster]:
-    """As `slurm`, and sacct answers."""
+    """As `slurm`, with sacct."""
     yield from lend(slurm_accounting_session, monkeypatch)
 
 
@@ -84,19 +84,19 @@ def slurm_accounting(
 def slurm_namespaces(
     slurm_namespaces_session: NamespaceCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[NamespaceCluster]:
-    """As `slurm`, and the nodes are hosts of their own; put `slurm_namespaces.prefix` before commands."""
+    """As `slurm`, with nodes in namespaces; put `slurm_namespaces.prefix` before commands."""
     yield from lend(slurm_namespaces_session, monkeypatch)
 
 
 def lend(cluster: C, patch: pytest.MonkeyPatch) -> Iterator[C]:
-    """A cluster for one test."""
+    """Set the environment for one test; clean the cluster afterwards."""
     set_variables(patch, cluster)
     yield cluster
     cluster.clean()
 
 
 def set_variables(patch: pytest.MonkeyPatch, cluster: SlurmCluster) -> None:
-    """So that child processes talk to this cluster."""
+    """Set the environment of child processes to use this cluster."""
     for name, value in cluster.environ.items():
         patch.setenv(name, value)
 
@@ -114,7 +114,7 @@ def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
 
 
 def local_hashes(factory: pytest.TempPathFactory, name: str, shape: Sequence[str]) -> Hashes:
-    """Of a run that nobody disturbs; made once for all workers of pytest."""
+    """Hashes of a local run without faults; computed once for all pytest workers."""
     shared = factory.getbasetemp().parent
     found = shared / f"undisturbed-{name}.json"
     with (shared / f"undisturbed-{name}.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""A database and slurmdbd for a test cluster, so that sacct answers."""
+"""Start mariadbd and slurmdbd for a test cluster, so that sacct works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SMALL = ("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M", "--innod
 
 
 def start_mariadbd(layout: Layout, environ: Mapping[str, str]) -> None:
-    """A database in the cluster's folder that listens on a unix socket only."""
+    """Start a database in the cluster's folder that listens on a unix socket only."""
     user, data, log = getpass.getuser(), layout.at("mysql"), layout.at("log", "mariadbd.log")
     _run(
         layout,
@@ -28,26 +28,26 @@ def start_mariadbd(layout: Layout, environ: Mapping[str, str]) -> None:
         "--skip-test-db",
         *_SMALL,
     )
-    place = (
+    paths = (
         f"--datadir={data}",
         f"--socket={_socket(layout)}",
         f"--pid-file={layout.at('run', 'mariadbd.pid')}",
     )
     detach(
-        ["mariadbd", "--no-defaults", f"--user={user}", *place, "--skip-networking", *_SMALL], environ, log
+        ["mariadbd", "--no-defaults", f"--user={user}", *paths, "--skip-networking", *_SMALL], environ, log
     )
     ping = ["mariadb-admin", "--no-defaults", f"--socket={_socket(layout)}", f"--user={user}", "ping"]
     until(lambda: _succeeds(ping, environ), "mariadbd answers", 30)
 
 
 def start_slurmdbd(layout: Layout, environ: Mapping[str, str]) -> None:
-    """slurmdbd; the cluster registers itself with it."""
+    """Start slurmdbd; the cluster registers itself."""
     conf = layout.at("conf", "slurmdbd.conf")
     conf.touch(mode=0o600)
     conf.write_text(slurmdbd_conf(layout))
     _run(layout, {"MYSQL_UNIX_PORT": _socket(layout), **environ}, "slurmdbd")
     log = layout.at("log", "slurmdbd.log")
-    # slurmctld ends when it cannot talk to slurmdbd at its first start.
+    # slurmctld exits if it cannot reach slurmdbd at its first start.
     until(lambda: log.exists() and " started" in log.read_text(errors="replace"), "slurmdbd has started", 30)
 
 

@@ -1,11 +1,11 @@
-"""A Slurm cluster of several nodes on this machine: real daemons in a temporary folder, gone without a trace.
+"""A Slurm cluster of several nodes on this machine: real daemons in a temporary folder.
 
     with SlurmCluster(ClusterSettings(nodes=2)) as cluster:
         job_id = cluster.sbatch(Path("job.sh"))
         cluster.wait_for(job_id, "COMPLETED")
 
-The nodes are called by loopback addresses, so that their names resolve without /etc/hosts; they share
-hostname, ports and files. slurm_namespaces.py has nodes that do not.
+The nodes are named by loopback addresses, so that their names resolve without /etc/hosts; they share
+hostname, ports and files. The nodes of slurm_namespaces.py do not.
 """
 
 from __future__ import annotations
@@ -42,25 +42,23 @@ from slurm_daemons import (
     daemon_environ,
     end_all,
     until,
-    with_environ,
 )
 
-from dist_train.testing.processes import descendants, is_alive, pid_is_alive
+from dist_train.testing.process_tree import descendants, is_alive, pid_is_alive, with_environ
 
 BINARIES = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(.*?)(?=\s[A-Z][\w:/]*=|\s*$)", re.DOTALL)
-# Node states that end only when somebody says so.
+# Node states that last until an administrator changes them.
 _OUT = ("down", "drain", "drng", "fail", "maint", "inval")
 Until = str | Sequence[str] | Callable[[dict[str, str]], bool]
 
 
 class SlurmCluster:
-    """munged, slurmctld and one slurmd per node, from `with` to its end.
+    """munged, slurmctld and one slurmd per node, used as a context manager.
 
     Attributes:
-        settings: what it was made with.
-        folder: everything it writes; gone after stop.
-        start_s: seconds that the start took.
+        folder: all files; removed by `stop`.
+        start_s: duration of the start.
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
@@ -82,14 +80,14 @@ class SlurmCluster:
     # Start and stop.
 
     def start(self) -> None:
-        """Start every daemon and wait until all nodes are idle; leaves nothing when that fails."""
+        """Start every daemon and wait until all nodes are idle; cleans up when that fails."""
         began = time.monotonic()
         try:
             self.folder.mkdir()
-            # munged wants every folder above its socket open to all.
+            # munged requires every folder above its socket to be world-accessible.
             self.folder.chmod(0o755)
-            self.layout = self._lay_out()
-            self._open()
+            self.layout = self._new_layout()
+            self._create_network()
             self._write_files()
             self._start_daemons()
         except BaseException as error:
@@ -106,7 +104,7 @@ class SlurmCluster:
             if self._slurmds and self.controller_alive():
                 self.cancel_all(within_s=10)
         except (ClusterError, subprocess.SubprocessError):
-            pass  # what is left is killed
+            pass  # remaining processes are killed
         finally:
             end_all(self._processes)
             if self._block is not None:
@@ -114,7 +112,7 @@ class SlurmCluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def log_tails(self, lines: int = 12) -> str:
-        """The ends of all logs."""
+        """Last lines of all logs."""
         tails = []
         for path in sorted((self.folder / "log").glob("*")):
             text = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -122,9 +120,9 @@ class SlurmCluster:
                 tails.append("\n".join([f"--- {path.name}", *text[-lines:]]))
         return "\n".join(tails)
 
-    # Where it runs: a cluster in namespaces says other things here.
+    # Placement of the daemons; a cluster in namespaces overrides these.
 
-    def _lay_out(self) -> Layout:
+    def _new_layout(self) -> Layout:
         count = self.settings.nodes
         self._block = block = PortBlock.reserve(count + 2)
         host = short_hostname()
@@ -132,27 +130,27 @@ class SlurmCluster:
         nodes = [Node(f"127.0.0.{11 + i}", host, "127.0.0.1", block.first + 2 + i) for i in range(count)]
         return Layout(self.folder, controller, nodes, dbd_port=block.first + 1)
 
-    def _open(self) -> None:
-        """Make the network."""
+    def _create_network(self) -> None:
+        """Create the network; here none is needed."""
 
-    def _open_node(self, name: str) -> None:
-        """Make a node's place anew when it is gone."""
+    def _create_node(self, name: str) -> None:
+        """Create a node's namespaces again after `kill_node`; here there are none."""
 
     def _node_prefix(self, name: str) -> Sequence[str]:
-        """Words before a command that shall run on a node."""
+        """Command prefix that runs a command on a node."""
         return ()
 
     @property
     def prefix(self) -> Sequence[str]:
-        """Words before a command that shall talk to the cluster: none where it is on this host's network."""
+        """Command prefix for clients of the cluster: empty, since it uses the host's network."""
         return ()
 
     def processes_of(self, name: str) -> list[psutil.Process]:
-        """Living processes of a node: slurmd, slurmstepds, tasks and what they started."""
+        """Living processes of a node: slurmd, slurmstepds, tasks and their descendants."""
         marks = {CLUSTER_MARK: str(self.folder), NODE_MARK: name}
         found = with_environ(marks) + with_environ({"SLURMD_NODENAME": name, "SLURM_CONF": self._conf})
-        kin = [child for process in found for child in descendants(process.pid)]
-        return list({process.pid: process for process in [*found, *kin]}.values())
+        children = [child for process in found for child in descendants(process.pid)]
+        return list({process.pid: process for process in [*found, *children]}.values())
 
     def _processes(self) -> list[psutil.Process]:
         return with_environ({CLUSTER_MARK: str(self.folder)}) + self._processes_of_jobs()
@@ -174,7 +172,7 @@ class SlurmCluster:
         (conf / "cgroup.conf").write_text(CGROUP_CONF)
 
     def _fake_gpus(self) -> list[Path]:
-        """Character devices: Slurm sets CUDA_VISIBLE_DEVICES for nothing less."""
+        """Create character devices; for regular files Slurm does not set CUDA_VISIBLE_DEVICES."""
         devices = [self.folder / "dev" / f"nvidia{i}" for i in range(self.settings.gpus_per_node)]
         try:
             for device in devices:
@@ -207,7 +205,7 @@ class SlurmCluster:
         return daemon_environ(self.folder, {"SLURM_CONF": self._conf}, name)
 
     def _daemon(self, *argv: str, node: str = "") -> None:
-        """Start something that goes into the background by itself."""
+        """Start a daemon that puts itself into the background."""
         prefix = self._node_prefix(node) if node else self.prefix
         environ = self._environ_of_daemons(node)
         with (self.folder / "log" / f"start-{argv[0]}.txt").open("ab") as out:
@@ -229,17 +227,17 @@ class SlurmCluster:
         return bool(found)
 
     def kill_slurmd(self, name: str) -> None:
-        """SIGKILL for the daemon alone: its slurmstepds and tasks live on."""
+        """SIGKILL the daemon alone: its slurmstepds and tasks keep running."""
         end_all(lambda: [p for p in [self._slurmds[name]] if is_alive(p)])
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL for everything on a node, at once."""
+        """SIGKILL every process of a node."""
         end_all(lambda: self.processes_of(name))
 
     def restart_slurmd(self, name: str) -> None:
         """Start a node's daemon again, after `kill_slurmd` or `kill_node`."""
         self.kill_slurmd(name)
-        self._open_node(name)
+        self._create_node(name)
         self._start_slurmd(name)
 
     def controller_alive(self) -> bool:
@@ -250,7 +248,7 @@ class SlurmCluster:
             return False
 
     def stop_controller(self) -> None:
-        """End slurmctld; it saves its state first. Clients say that they cannot contact it."""
+        """Terminate slurmctld, which saves its state first; clients cannot contact it then."""
         pid = int((self.folder / "run" / "slurmctld.pid").read_text())
         if pid_is_alive(pid):
             psutil.Process(pid).terminate()
@@ -261,11 +259,11 @@ class SlurmCluster:
         self._daemon("slurmctld")
         until(lambda: self.run("scontrol", "ping", check=False).returncode == 0, "slurmctld answers", 20)
 
-    # What a user of the cluster does.
+    # Commands of a user.
 
     @property
     def names(self) -> list[str]:
-        """The nodes' names."""
+        """Names of the nodes."""
         return [node.name for node in self.layout.nodes]
 
     @property
@@ -274,7 +272,7 @@ class SlurmCluster:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables that a process needs to talk to this cluster."""
+        """Environment for clients of this cluster."""
         path = os.environ.get("PATH", os.defpath)
         more = [d for d in ("/usr/bin", "/usr/sbin") if d not in path.split(os.pathsep)]
         return {"SLURM_CONF": self._conf, "PATH": os.pathsep.join([path, *more])}
@@ -282,27 +280,30 @@ class SlurmCluster:
     def call(
         self, *argv: str, timeout_s: float = 30, check: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """As `run`, with bytes."""
+        """As `run`, with output as bytes."""
         environ = {**os.environ, **self.environ, **(env or {})}
-        words = [*self.prefix, *argv]
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, env=environ, timeout=timeout_s
+            [*self.prefix, *argv],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environ,
+            timeout=timeout_s,
         )
         if check and done.returncode:
-            said = (done.stdout + done.stderr).decode(errors="replace").strip()
-            raise ClusterError(f"{' '.join(argv)}: exit code {done.returncode}: {said}")
+            output = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise ClusterError(f"{' '.join(argv)}: exit code {done.returncode}: {output}")
         return done
 
     def run(
         self, *argv: str, timeout_s: float = 30, check: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command that talks to this cluster; `env` is added to the process's."""
+        """Run a client of this cluster; `env` is added to this process's."""
         done = self.call(*argv, timeout_s=timeout_s, check=check, env=env)
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
     def sbatch(self, script: Path, *options: str) -> int:
-        """Submit a script; returns the job's number."""
+        """Submit a script; returns the job id."""
         return int(self.run("sbatch", "--parsable", *options, str(script)).stdout.partition(";")[0])
 
     def job(self, job_id: int) -> dict[str, str]:
@@ -310,33 +311,33 @@ class SlurmCluster:
         return fields(self.run("scontrol", "show", "job", "-o", str(job_id)).stdout)
 
     def wait_for(self, job_id: int, wanted: Until, within_s: float = 30) -> dict[str, str]:
-        """Poll until the job is in a state, in one of several, or fulfils a predicate; returns its record."""
+        """Poll until the job is in a state, or one of several, or meets a predicate; returns its record."""
         last: dict[str, str] = {}
 
-        def there() -> bool:
+        def reached() -> bool:
             last.update(self.job(job_id))
             if callable(wanted):
                 return wanted(last)
             return last["JobState"] in ([wanted] if isinstance(wanted, str) else wanted)
 
-        until(there, f"job {job_id}: {wanted}", within_s, lambda: f"{last}\n{self.log_tails()}")
+        until(reached, f"job {job_id}: {wanted}", within_s, lambda: f"{last}\n{self.log_tails()}")
         return last
 
     def batch_script(self, job_id: int) -> bytes:
-        """The script as Slurm has it."""
+        """The batch script as Slurm has stored it."""
         return self.call("scontrol", "write", "batch_script", str(job_id), "-").stdout
 
     def cancel_all(self, within_s: float = 30) -> None:
-        """Kill every job, waiting or running, and whatever of one is left on a node."""
+        """Cancel every job, pending or running, and kill its remaining processes."""
 
-        def gone() -> bool:
+        def none_left() -> bool:
             jobs = self.run("squeue", "-h", "-o", "%A").stdout.split()
             if jobs:
                 self.run("scancel", "--full", "--signal=KILL", *jobs, check=False)
                 self.run("scancel", *jobs, check=False)
             return not jobs
 
-        until(gone, "all jobs are gone", within_s, self.log_tails, every_s=0.1)
+        until(none_left, "all jobs have ended", within_s, self.log_tails, every_s=0.1)
         end_all(self._processes_of_jobs)
 
     # Nodes.
@@ -346,18 +347,18 @@ class SlurmCluster:
         return fields(self.run("scontrol", "show", "node", "-o", name).stdout)
 
     def node_states(self) -> dict[str, str]:
-        """sinfo's short states: idle, mix, alloc, drain, down; a `*` follows where the node is silent."""
+        """sinfo's short states: idle, mix, alloc, drain, down; with `*` for a node that does not respond."""
         lines = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %t").stdout.splitlines()
         return dict(line.split(maxsplit=1) for line in lines)
 
     def wait_node(self, name: str, *states: str, within_s: float = 30) -> str:
         """Poll until the node has one of sinfo's short states."""
-        there = f"node {name} is {' or '.join(states)}"
-        until(lambda: self.node_states()[name] in states, there, within_s, lambda: str(self.node(name)))
+        what = f"node {name} is {' or '.join(states)}"
+        until(lambda: self.node_states()[name] in states, what, within_s, lambda: str(self.node(name)))
         return self.node_states()[name]
 
     def wait_idle(self, within_s: float = 30) -> None:
-        """Poll until all nodes are idle; nodes that are out of service are not brought back."""
+        """Poll until all nodes are idle; does not resume nodes that are out of service."""
         idle = {"idle"}
         until(
             lambda: set(self.node_states().values()) == idle, "all nodes are idle", within_s, self.log_tails
@@ -368,12 +369,12 @@ class SlurmCluster:
         self.run("scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}")
 
     def resume_node(self, name: str) -> None:
-        """Bring a node back into service."""
+        """Resume a node."""
         self.set_node(name, "RESUME")
         self.wait_node(name, "idle", "mix", "alloc")
 
     def clean(self) -> None:
-        """As after the start: every daemon runs, no job, all nodes idle."""
+        """Restore the state after the start: every daemon running, no jobs, all nodes idle."""
         if not self.controller_alive():
             self.start_controller()
         for name in self.names:
@@ -394,5 +395,5 @@ class SlurmCluster:
 
 
 def fields(line: str) -> dict[str, str]:
-    """scontrol's `Key=value Key=value` of one record."""
+    """Parse scontrol's `Key=value Key=value` of one record."""
     return dict(_FIELD.findall(line.partition("\n")[0]))

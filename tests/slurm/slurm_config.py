@@ -1,4 +1,4 @@
-"""What a test cluster is configured to be: its settings, its nodes, the text of its configuration files."""
+"""Settings, nodes and configuration files of a test cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What may differ between clusters; the times are Slurm's own settings, short enough for tests.
+    """Settings of a cluster; the times are Slurm's, short enough for tests.
 
     Args:
-        slurmd_timeout_s: a silent node is DOWN after about two and a half times this.
+        slurmd_timeout_s: a node that does not respond is DOWN after about two and a half times this.
         kill_wait_s: between SIGTERM and SIGKILL of a cancelled job.
-        preempt_user_signal: the signal of `--signal` is also the notice of preemption.
-        requeue_allowed: JobRequeue: whether jobs may be requeued that do not say so themselves.
-        min_job_age_s: how long an ended job is remembered.
-        message_timeout_s: how long clients wait for an answer.
-        accounting: start mariadbd and slurmdbd too, so that sacct answers.
-        accounting_enforced: with it, unknown accounts and QOS are refused.
+        preempt_user_signal: the signal of `--signal` is also sent at preemption.
+        requeue_allowed: JobRequeue: the default of --requeue.
+        min_job_age_s: how long slurmctld keeps an ended job.
+        message_timeout_s: how long clients wait for a response.
+        accounting: start mariadbd and slurmdbd too, so that sacct works.
+        accounting_enforced: unknown accounts and QOS are refused.
     """
 
     nodes: int = 4
@@ -29,7 +29,7 @@ class ClusterSettings:
     cpus_per_node: int = 8
     memory_mb_per_node: int = 4000
     slurmd_timeout_s: int = 10
-    kill_wait_s: int = 5
+    kill_wait_s: int = 10
     preempt_user_signal: bool = False
     requeue_allowed: bool = True
     min_job_age_s: int = 3600
@@ -40,7 +40,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True)
 class Node:
-    """A daemon's place: what it is called, on which host, and where it listens."""
+    """Name, host and address of a daemon."""
 
     name: str
     hostname: str
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Layout:
-    """The cluster's folder and the daemons in it."""
+    """Folder and daemons of a cluster."""
 
     folder: Path
     controller: Node
@@ -63,12 +63,12 @@ class Layout:
 
 
 def short_hostname() -> str:
-    """What slurmctld compares SlurmctldHost with."""
+    """Short host name, which slurmctld compares with SlurmctldHost."""
     return socket.gethostname().partition(".")[0]
 
 
 def slurm_conf(settings: ClusterSettings, layout: Layout) -> str:
-    """The text of slurm.conf."""
+    """Text of slurm.conf."""
     parts = [_general(settings, layout), _times(settings, layout)]
     if settings.accounting:
         parts.append(_accounting(settings, layout))
@@ -78,7 +78,7 @@ def slurm_conf(settings: ClusterSettings, layout: Layout) -> str:
 
 def _general(settings: ClusterSettings, layout: Layout) -> str:
     folder, controller, user = layout.folder, layout.controller, getpass.getuser()
-    # slurmd asks for a cgroup plugin even where nothing uses it: see cgroup.conf.
+    # slurmd loads a cgroup plugin even if nothing uses it: see cgroup.conf.
     return f"""\
 ClusterName=dev
 SlurmctldHost={controller.hostname}({controller.address})
@@ -123,7 +123,7 @@ MinJobAge={settings.min_job_age_s}"""
 
 
 def _accounting(settings: ClusterSettings, layout: Layout) -> str:
-    # AuthInfo does not hold for this connection: the munge socket is given as its password.
+    # AuthInfo does not apply to this connection: the munge socket is given as its password.
     enforce = "\nAccountingStorageEnforce=associations,qos,limits" if settings.accounting_enforced else ""
     return f"""\
 AccountingStorageType=accounting_storage/slurmdbd
@@ -151,7 +151,7 @@ PartitionName=tiny Nodes={layout.nodes[-1].name} State=UP PriorityTier=1 MaxTime
 
 
 def slurmdbd_conf(layout: Layout) -> str:
-    """The text of slurmdbd.conf; the file must be readable by its owner only."""
+    """Text of slurmdbd.conf; the file must be readable by its owner only."""
     folder, user = layout.folder, getpass.getuser()
     return f"""\
 AuthType=auth/munge
@@ -170,9 +170,9 @@ StorageLoc=slurm_acct
 
 
 def gres_conf(devices: Sequence[Path]) -> str:
-    """The text of gres.conf: the same GPUs on every node."""
+    """Text of gres.conf: the same GPUs on every node."""
     return "".join(f"Name=gpu File={device}\n" for device in devices)
 
 
-# The detection fails in containers; the plugin is never used with linuxproc and task/none.
+# Detection fails in containers; the plugin is not used with linuxproc and task/none.
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"

@@ -1,7 +1,7 @@
-"""A Slurm cluster whose nodes are hosts of their own: network, hostname, mounts and processes in namespaces.
+"""A Slurm cluster whose nodes have their own network, hostname, mounts and processes, by namespaces.
 
-Each node has a cable (a veth pair) to a bridge in the controller's namespace; the host's own network is
-not touched. The namespaces have no names: they end with the processes that hold them open.
+Each node has a veth pair to a bridge in the controller's namespace; the host's network is not changed. The
+namespaces have no names: they end with the processes that keep them open.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from slurm_cluster import SlurmCluster
 from slurm_config import Layout, Node, short_hostname
 from slurm_daemons import ClusterError, detach, end_all, until
 
-from dist_train.testing.processes import is_alive
+from dist_train.testing.process_tree import is_alive
 
 BINARIES = ("ip", "nsenter", "unshare", "mount")
 _CONTROLLER = "10.77.0.1"
 _PORT = 6817
-# The first process of a node: a shell that waits also reaps orphans.
+# Process 1 of a node: a shell that waits, so it also reaps orphans.
 _INIT = ("bash", "-c", "sleep infinity & wait")
-# Entering a mount namespace leads to its root; the command shall run in the caller's directory.
-_ENTER = 'where=$1; shift; exec nsenter --target="$where" --net --mount --wdns="$(pwd)" -- "$@"'
+# Entering a mount namespace changes to its root; --wdns restores the caller's directory.
+_ENTER = 'pid=$1; shift; exec nsenter --target="$pid" --net --mount --wdns="$(pwd)" -- "$@"'
 
 
 @dataclass(frozen=True)
 class _Host:
-    """A namespace: the process that holds it open, and the words that lead into it."""
+    """Namespaces of a node: the process that keeps them open, and the prefix that enters them."""
 
     holder: psutil.Process
     prefix: tuple[str, ...]
 
     def run(self, *argv: str) -> None:
-        """Run a command in there."""
-        words = [*self.prefix, *argv]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10)
+        """Run a command in the namespaces."""
+        done = subprocess.run(
+            [*self.prefix, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
+        )
         if done.returncode:
             raise ClusterError(f"{' '.join(argv)}: exit code {done.returncode}: {done.stderr.strip()}")
 
@@ -47,37 +48,37 @@ class _Host:
 class NamespaceCluster(SlurmCluster):
     """As SlurmCluster, with nodes n1, n2, ... at 10.77.0.11, 10.77.0.12, ...
 
-    What talks to the cluster must run inside: `run` and its kin do, anything else needs `prefix` before it.
+    Clients of the cluster must run in its namespaces: methods such as `run` do, other commands need `prefix`.
     """
 
     _controller: _Host | None = None
 
-    def _lay_out(self) -> Layout:
+    def _new_layout(self) -> Layout:
         host = short_hostname()
         count = self.settings.nodes
         nodes = [Node(f"n{i}", f"n{i}", f"10.77.0.{10 + i}", _PORT + 1) for i in range(1, count + 1)]
         return Layout(self.folder, Node(host, host, _CONTROLLER, _PORT), nodes, dbd_port=_PORT + 2)
 
-    def _open(self) -> None:
+    def _create_network(self) -> None:
         self._hosts: dict[str, _Host] = {}
         self.folder.joinpath("log").mkdir()
         hosts = [("localhost", "127.0.0.1"), (self.layout.controller.hostname, _CONTROLLER)]
         hosts += [(node.name, node.address) for node in self.layout.nodes]
         lines = [f"{address} {name}\n" for name, address in hosts]
         self._hosts_file.write_text("".join(lines))
-        self._controller = controller = self._hold("controller", "--net", "--mount")
+        self._controller = controller = self._new_host("controller", "--net", "--mount")
         controller.run("ip", "link", "add", "cluster", "type", "bridge")
         controller.run("ip", "address", "add", f"{_CONTROLLER}/24", "dev", "cluster")
         controller.run("ip", "link", "set", "cluster", "up")
         for name in self.names:
-            self._open_node(name)
+            self._create_node(name)
 
     @property
     def _hosts_file(self) -> Path:
         return self.folder / "hosts"
 
-    def _hold(self, name: str, *kinds: str) -> _Host:
-        """New namespaces of these kinds, with the loopback up and our names in /etc/hosts."""
+    def _new_host(self, name: str, *kinds: str) -> _Host:
+        """Create namespaces of these kinds, with the loopback up and the nodes in /etc/hosts."""
         log = self.folder / "log" / f"namespace-{name}.log"
         holder = detach(["unshare", *kinds, *_INIT], self._environ_of_daemons(name), log)
         if "--pid" in kinds:
@@ -90,20 +91,20 @@ class NamespaceCluster(SlurmCluster):
         host.run("mount", "--bind", str(self._hosts_file), "/etc/hosts")
         return host
 
-    def _open_node(self, name: str) -> None:
+    def _create_node(self, name: str) -> None:
         old = self._hosts.get(name)
         if old is not None and is_alive(old.holder):
             return
         kinds = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-        host = self._hosts[name] = self._hold(name, *kinds)
+        host = self._hosts[name] = self._new_host(name, *kinds)
         host.run("hostname", name)
-        self._plug_in(name, host)
+        self._connect(name, host)
 
-    def _plug_in(self, name: str, host: _Host) -> None:
-        """A cable from the bridge to the node; the old one went with the old node."""
+    def _connect(self, name: str, host: _Host) -> None:
+        """Create a veth pair from the bridge to the node; the old pair ended with the old node."""
         assert self._controller is not None
         address = next(node.address for node in self.layout.nodes if node.name == name)
-        # Started again, a machine keeps its hardware address: the others still have it in their tables.
+        # A restarted machine keeps its hardware address: the others still have it in their ARP tables.
         hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
         peer = ("peer", "name", "eth0", "address", hardware, "netns", str(host.holder.pid))
         self._controller.run("ip", "link", "add", f"to-{name}", "type", "veth", *peer)
@@ -113,7 +114,7 @@ class NamespaceCluster(SlurmCluster):
 
     @property
     def prefix(self) -> Sequence[str]:
-        """Words before a command that shall talk to the cluster, or listen to it; it keeps its directory."""
+        """Command prefix for clients of the cluster; it keeps the working directory."""
         if self._controller is None:
             return ()
         return ("sh", "-c", _ENTER, "enter", str(self._controller.holder.pid))
@@ -122,11 +123,11 @@ class NamespaceCluster(SlurmCluster):
         return self._hosts[name].prefix
 
     def node_prefix(self, name: str) -> Sequence[str]:
-        """Words before a command that shall run on a node."""
+        """Command prefix that runs a command on a node."""
         return self._node_prefix(name)
 
     def processes_of(self, name: str) -> list[psutil.Process]:
-        """Living processes of a node: everything in its process namespace."""
+        """Living processes of a node: all of its pid namespace."""
         holder = self._hosts[name].holder
         try:
             wanted = os.readlink(f"/proc/{holder.pid}/ns/pid") if is_alive(holder) else ""
@@ -135,38 +136,38 @@ class NamespaceCluster(SlurmCluster):
         return [process for process in psutil.process_iter() if wanted and _namespace(process) == wanted]
 
     def kill_node(self, name: str) -> None:
-        """The node is dead at once: the kernel kills what is in its process namespace, with the first."""
+        """Crash a node: kill process 1 of its pid namespace, and with it all others."""
         end_all(lambda: [p for p in [self._hosts[name].holder] if is_alive(p)])
 
-    def cut_cable(self, name: str) -> None:
-        """The node hears and says nothing more, and lives on."""
-        self._cable(name, "down")
+    def disconnect(self, name: str) -> None:
+        """Disconnect a node's network; its processes keep running."""
+        self._set_link(name, "down")
 
-    def heal(self, name: str) -> None:
-        """Plug the cable in again."""
-        self._cable(name, "up")
+    def reconnect(self, name: str) -> None:
+        """Reconnect a node's network."""
+        self._set_link(name, "up")
 
-    def _cable(self, name: str, state: str) -> None:
+    def _set_link(self, name: str, state: str) -> None:
         assert self._controller is not None
         self._controller.run("ip", "link", "set", f"to-{name}", state)
 
     def hide(self, name: str, path: Path) -> None:
-        """An empty folder lies over `path` on this node, for what runs there and what is started later."""
+        """Mount an empty tmpfs over `path` on a node, for running and later processes."""
         self._hosts[name].run("mount", "-t", "tmpfs", "hidden", str(path))
 
     def unhide(self, name: str, path: Path) -> None:
-        """`path` is shared again; also when something still has it open."""
+        """Unmount it again, also while files in it are open."""
         self._hosts[name].run("umount", "--lazy", str(path))
 
     def clean(self) -> None:
-        """As after the start: cables plugged in, nothing hidden, daemons running, no job, all nodes idle."""
+        """Restore the state after the start: network, mounts, daemons, no jobs, all nodes idle."""
         for name, host in self._hosts.items():
             if is_alive(host.holder):
-                self.heal(name)
-                self._show_all(host)
+                self.reconnect(name)
+                self._unhide_all(host)
         super().clean()
 
-    def _show_all(self, host: _Host) -> None:
+    def _unhide_all(self, host: _Host) -> None:
         mounts = Path(f"/proc/{host.holder.pid}/mounts").read_text(encoding="utf-8").splitlines()
         for line in mounts:
             source, path = line.split()[:2]
@@ -182,5 +183,5 @@ def _namespace(process: psutil.Process) -> str:
 
 
 def missing_binaries() -> list[str]:
-    """What the namespaces need and is not installed."""
+    """Programs that the namespaces need and that are not installed."""
     return [name for name in BINARIES if shutil.which(name) is None]

@@ -1,4 +1,4 @@
-"""Runs on the test cluster, started by the command line as a user would start them."""
+"""Start runs on the test cluster by the command line, and read their run directories."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from slurm_cluster import SlurmCluster
 
 from dist_train.rundir import RunDir
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
-from dist_train.rundir.progress import newest_step
 from dist_train.rundir.result import read_result
 from dist_train.testing import CliResult, launch_cli
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SLOW = WORKLOADS / "slow.yaml"
-# 0.1 s a step with four ranks, 0.2 s with two: a rank's share of 16 or 32 samples, drawn by two workers.
+# 0.1 s a step with four ranks, 0.2 s with two: a rank has 16 or 32 samples, loaded by two workers.
 SLOWLY = ("--env", "SLOW_S=0.0125")
 LAUNCH = (sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--launcher", "slurm")
 Hashes = tuple[str, str, str]
 TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
-# Enough where only nodes, agents and signals matter; torch is imported half as often.
+# For tests of nodes, agents and signals alone; torch is imported half as often.
 TWO_BY_ONE = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
 
 
@@ -59,7 +60,7 @@ class SlurmRun:
         return list(read_events(self.run, kind))  # type: ignore[arg-type]
 
     def console(self) -> str:
-        """What the tasks wrote."""
+        """Output of the tasks."""
         return "\n".join(path.read_text() for path in sorted(self.run.logs.glob("*_log.out")))
 
     def resume_steps(self) -> list[int | None]:
@@ -67,18 +68,18 @@ class SlurmRun:
         return [event["resume_step"] for event in self.events("attempt_started")]
 
     def wait_for_step(self, step: int, within_s: float = 90) -> None:
-        """Until a checkpoint of this step or a later one is committed."""
+        """Wait until a checkpoint of this step or a later one is committed."""
         self.wait_for(lambda: (newest_step(self.run) or 0) >= step, f"a checkpoint of step {step}", within_s)
 
     def wait_for(self, ready: Callable[[], bool], what: str, within_s: float = 60) -> None:
-        """Poll until it is so; the test fails with `what` and the console after the bound."""
+        """Poll until `ready`; fails after the limit with `what` and the console."""
         deadline = time.monotonic() + within_s
         while not ready():
             assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}\n{self.console()}"
             time.sleep(0.05)
 
     def wait_done(self, within_s: float = 90) -> None:
-        """Until the job has ended well."""
+        """Wait until the job has ended; fails unless it is COMPLETED."""
         job = self.cluster.wait_for(self.job_id, lambda job: job["JobState"] in _ENDED, within_s=within_s)
         assert job["JobState"] == "COMPLETED", f"{job}\n{self.console()}"
 
@@ -89,31 +90,31 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED
 def launch(
     folder: Path,
     name: str,
-    *words: object,
+    *args: object,
     launcher: str = "slurm",
     timeout_s: float = 110,
     env: Mapping[str, str | None] | None = None,
 ) -> CliResult:
-    """`dist-train launch` to its end."""
-    argv = ["launch", "--launcher", launcher, "--name", name, *map(str, words)]
+    """Run `dist-train launch` to its end."""
+    argv = ["launch", "--launcher", launcher, "--name", name, *map(str, args)]
     return launch_cli(argv, cwd=folder, env=env, timeout_s=timeout_s)
 
 
-def submit(cluster: SlurmCluster, folder: Path, name: str, *words: object) -> SlurmRun:
-    """`dist-train launch --detach`: the job goes on by itself."""
-    said = launch(folder, name, "--detach", *words, timeout_s=60)
-    assert said.code == 0, said
+def submit(cluster: SlurmCluster, folder: Path, name: str, *args: object) -> SlurmRun:
+    """`dist-train launch --detach`; returns the run."""
+    done = launch(folder, name, "--detach", *args, timeout_s=60)
+    assert done.code == 0, done
     found = SlurmRun(cluster, RunDir(folder / "runs" / name))
-    assert said.stdout == f"{found.job_id}\n", "the job id alone"
+    assert done.stdout == f"{found.job_id}\n", "the job id alone"
     return found
 
 
 @contextmanager
-def following(folder: Path, name: str, *words: object) -> Iterator[subprocess.Popen[bytes]]:
-    """`dist-train launch` in the background, its output in out.txt."""
+def following(folder: Path, name: str, *args: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`dist-train launch` in the background, with its output in out.txt."""
     with (folder / "out.txt").open("wb") as out:
         command = subprocess.Popen(
-            [*LAUNCH, "--name", name, *map(str, words)],
+            [*LAUNCH, "--name", name, *map(str, args)],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -129,28 +130,23 @@ def following(folder: Path, name: str, *words: object) -> Iterator[subprocess.Po
 
 def agents(run: RunDir) -> dict[int, int]:
     """Node rank -> pid of the run's living agents on this machine, by their process titles."""
-    return _titled(f"dist-train agent node=(node) run={run.path}")
+    return _by_title(f"dist-train agent node=(node) run={run.path}")
 
 
 def ranks(run: RunDir) -> dict[int, int]:
     """Rank -> pid of the run's living ranks on this machine."""
-    return _titled(f"dist-train rank=(node) run={run.path}")
+    return _by_title(f"dist-train rank=(node) run={run.path}")
 
 
-def _titled(pattern: str) -> dict[int, int]:
+def _by_title(pattern: str) -> dict[int, int]:
     head, tail = pattern.split("(node)")
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            title = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
-        except OSError:
-            continue
+    found: dict[int, int] = {}
+    for process in psutil.process_iter(["cmdline"]):
+        title = " ".join(process.info["cmdline"] or []).strip()
         if title.startswith(head) and title.endswith(tail):
             number = int(title.removeprefix(head).removesuffix(tail))
-            # A rank's loader workers are forks with its title; it is the eldest.
-            found[number] = min(int(folder.name), found.get(number, sys.maxsize))
+            # A rank's loader workers are forks with its title; the rank has the lowest pid.
+            found[number] = min(process.pid, found.get(number, process.pid))
     return found
 
 

@@ -14,6 +14,10 @@ from dist_train.testing import launch_cli
 pytestmark = pytest.mark.multiprocess
 
 
+@pytest.mark.proves(
+    "A rank's exit code is in sacct",
+    limits="a real slurmdbd; all else runs without",
+)
 def test_a_ranks_exit_code_is_in_sacct(slurm_accounting: SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     script.write_text("import os, sys, time\nsys.exit(41) if os.environ['RANK'] == '1' else time.sleep(60)\n")

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster, fields
 from slurm_config import ClusterSettings
-from slurm_daemons import CLUSTER_MARK, ClusterError, PortBlock, until, with_environ
+from slurm_daemons import CLUSTER_MARK, ClusterError, PortBlock, until
 from slurm_namespaces import NamespaceCluster
+
+from dist_train.testing.process_tree import with_environ
 
 SMALL = ClusterSettings(nodes=2)
 
@@ -33,7 +35,7 @@ def running(cluster: SlurmCluster, job_id: int, restarts: int = 0, within_s: flo
 
 
 def wait_for_tasks(folder: Path, count: int) -> None:
-    """Until so many tasks have said `here`: a job is RUNNING before its tasks run."""
+    """Until so many tasks have printed `here`: a job is RUNNING before its tasks run."""
     out = folder / "out"
     until(lambda: out.exists() and out.read_text() == "here\n" * count, f"{count} tasks run", 20)
 
@@ -108,14 +110,14 @@ def test_a_dead_node_has_no_process_and_is_back_when_clean(slurm: SlurmCluster, 
 
 def test_high_preempts_main(slurm: SlurmCluster, tmp_path: Path) -> None:
     all_gpus = ("--nodes=4", "--gpus-per-node=4")
-    victim = slurm.sbatch(script(tmp_path, "sleep 100", *all_gpus))
-    running(slurm, victim)
+    preempted = slurm.sbatch(script(tmp_path, "sleep 100", *all_gpus))
+    running(slurm, preempted)
     urgent = slurm.sbatch(script(tmp_path, "sleep 100", *all_gpus, "--partition=high"))
     running(slurm, urgent)
-    assert slurm.job(victim)["JobState"] == "PENDING"
+    assert slurm.job(preempted)["JobState"] == "PENDING"
 
 
-def test_without_a_controller_commands_say_so_in_time(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_without_a_controller_commands_fail_in_time(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm.stop_controller()
     began = time.monotonic()
     done = slurm.run("sbatch", str(script(tmp_path, "true")), check=False)
@@ -136,12 +138,12 @@ def test_sacct_knows_how_jobs_ended(slurm_accounting: SlurmCluster, tmp_path: Pa
     slurm_accounting.wait_for(job_id, "FAILED")
     words = ("sacct", "-j", str(job_id), "--parsable2", "-n", "-o", "JobID,State,ExitCode")
 
-    def told() -> list[str]:
+    def accounted() -> list[str]:
         return slurm_accounting.run(*words).stdout.splitlines()
 
     deadline = time.monotonic() + 15
-    while f"{job_id}|FAILED|41:0" not in told():
-        assert time.monotonic() < deadline, told()
+    while f"{job_id}|FAILED|41:0" not in accounted():
+        assert time.monotonic() < deadline, accounted()
         time.sleep(0.1)
 
 
@@ -165,7 +167,7 @@ def test_commands_inside_keep_their_folder(slurm_namespaces: NamespaceCluster) -
     assert slurm_namespaces.run("getent", "hosts", "n4").stdout.split() == ["10.77.0.14", "n4"]
 
 
-def test_a_node_in_a_namespace_dies_and_is_made_anew(
+def test_a_node_in_a_namespace_dies_and_is_made_again(
     slurm_namespaces: NamespaceCluster, tmp_path: Path
 ) -> None:
     job_id = slurm_namespaces.sbatch(script(tmp_path, "srun sleep 100", "--nodes=2"))
@@ -214,21 +216,21 @@ def test_two_clusters_have_different_ports() -> None:
     assert len(set(taken)) == len(taken)
 
 
-def test_slurm_dev_tells_how_to_use_it_and_ends_with_ctrl_c(slurm_session: SlurmCluster) -> None:
+def test_slurm_dev_prints_its_usage_and_ends_with_ctrl_c(slurm_session: SlurmCluster) -> None:
     path = Path(__file__).with_name("slurm_dev.py")
     with subprocess.Popen(
         [sys.executable, "-u", str(path), "--nodes", "2"], stdout=subprocess.PIPE, text=True
     ) as dev:
         assert dev.stdout is not None
-        told = []
+        lines = []
         for line in dev.stdout:
-            told.append(line.strip())
+            lines.append(line.strip())
             if line.startswith("Ctrl-C"):
                 break
         dev.send_signal(signal.SIGINT)
         assert dev.wait(20) == 0
-    text = "\n".join(told)
-    conf = next(line.partition("SLURM_CONF=")[2] for line in told if "SLURM_CONF=" in line)
+    text = "\n".join(lines)
+    conf = next(line.partition("SLURM_CONF=")[2] for line in lines if "SLURM_CONF=" in line)
     assert "idle 127.0.0.[11-12]" in text
     assert "--partition=high --nodes=2" in text
     assert not Path(conf).exists()

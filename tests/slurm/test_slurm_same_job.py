@@ -1,4 +1,4 @@
-"""The same job on Slurm: the same bits as here, the bytes that were shown, the codes, nobody's secrets."""
+"""The same job on Slurm: the local run's bits, the plan's bytes, exit codes, and no secret in a record."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ ONE_BY_ONE = ("--device", "cpu", "--nodes", "1", "--gpus-per-node", "1")
 CANARY = "canary-4f1c07d2-in-no-file"
 
 
+@pytest.mark.proves(
+    "2 nodes x 2 ranks on Slurm end with the bits of the local run",
+)
 def test_two_nodes_train_the_digits_to_the_local_runs_bits(slurm: SlurmCluster, tmp_path: Path) -> None:
     short = (*TWO_BY_TWO, DIGITS, "trainer.epochs=3")
     here = launch(tmp_path, "here", *short, launcher="local")
@@ -42,6 +45,9 @@ def test_two_nodes_train_the_digits_to_the_local_runs_bits(slurm: SlurmCluster, 
     assert "scontrol" in status.stdout, "who answered"
 
 
+@pytest.mark.proves(
+    "What `--dry-run` prints is what Slurm holds, byte for byte",
+)
 def test_what_the_dry_run_prints_is_what_slurm_gets(slurm: SlurmCluster, tmp_path: Path) -> None:
     words = (
         "--run-id",
@@ -73,6 +79,9 @@ def test_what_the_dry_run_prints_is_what_slurm_gets(slurm: SlurmCluster, tmp_pat
     assert after.code == 77, after
 
 
+@pytest.mark.proves(
+    "`--dry-run` needs no Slurm",
+)
 def test_the_dry_run_needs_neither_srun_nor_a_cluster(tmp_path: Path) -> None:
     bare = {"PATH": str(Path(sys.executable).parent), "SLURM_CONF": None}
     shown = launch(tmp_path, "digits", *TWO_BY_TWO, "--dry-run", DIGITS, env=bare)
@@ -85,6 +94,10 @@ def test_the_dry_run_needs_neither_srun_nor_a_cluster(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "digits").exists(), "a refused launch leaves nothing"
 
 
+@pytest.mark.proves(
+    "A rank's exit code is the job's and the command's; its own 79 requeues nothing",
+    limits="codes 41 and 79",
+)
 def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     # The other rank waits: its own end would come later, with another code.
@@ -96,11 +109,14 @@ def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp
         "time.sleep(60)\n"
     )
     shape = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
-    for code, told in ((41, "41:0"), (79, "1:0")):  # a rank's own 79 must not look like ours to the script
+    for code, slurm_code in (
+        (41, "41:0"),
+        (79, "1:0"),
+    ):  # a rank's own 79 must not look like ours to the script
         ended = launch(tmp_path, f"fail-{code}", *shape, script, code)
         failed = SlurmRun(slurm, RunDir(tmp_path / "runs" / f"fail-{code}"))
         assert ended.code == code, ended
-        assert failed.job["ExitCode"] == told
+        assert failed.job["ExitCode"] == slurm_code
         assert failed.job["Restarts"] == "0"
         block = [line for line in ended.stderr.splitlines() if line.startswith("FAILED: ")]
         assert len(block) == 1, ended
@@ -108,6 +124,11 @@ def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp
         assert launch_cli(["status", f"fail-{code}", "--exit-code"], cwd=tmp_path).code == code
 
 
+@pytest.mark.proves(
+    "A secret's value is in the ranks' environment and one 0600 file, not in Slurm's state, script, "
+    "records or logs",
+    limits="the file goes when the run ends",
+)
 def test_a_secrets_value_is_in_the_ranks_environment_and_nowhere_else(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -163,6 +184,9 @@ def files_of(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.proves(
+    "A job submitted from inside a job has nothing of the outer one",
+)
 def test_a_job_submitted_from_inside_a_job_has_nothing_of_the_outer_one(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -198,6 +222,9 @@ def test_a_job_submitted_from_inside_a_job_has_nothing_of_the_outer_one(
     assert "SLURM_GPUS_PER_NODE" not in seen
 
 
+@pytest.mark.proves(
+    "What Slurm refuses is reported at once with Slurm's message",
+)
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -206,7 +233,7 @@ def test_a_job_submitted_from_inside_a_job_has_nothing_of_the_outer_one(
         (("--mem", "900G"), "memory"),
     ],
 )
-def test_what_slurm_refuses_is_told_in_its_own_words_at_once(
+def test_what_slurm_refuses_is_reported_at_once_with_slurms_message(
     slurm: SlurmCluster, tmp_path: Path, words: tuple[str, ...], text: str
 ) -> None:
     began = time.monotonic()
@@ -217,7 +244,10 @@ def test_what_slurm_refuses_is_told_in_its_own_words_at_once(
     assert not (tmp_path / "runs" / "wrong").exists()
 
 
-def test_a_dead_controller_is_69_and_says_nothing_of_the_job(slurm: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.proves(
+    "A dead controller is 69 and `unknown`, never a failed job",
+)
+def test_a_dead_controller_is_69_and_no_state_of_the_job(slurm: SlurmCluster, tmp_path: Path) -> None:
     held = submit(slurm, tmp_path, "held", *ONE_BY_ONE, "--sbatch-arg", "begin=now+1hour", DIGITS)
     slurm.stop_controller()
     try:
@@ -235,7 +265,7 @@ def test_a_dead_controller_is_69_and_says_nothing_of_the_job(slurm: SlurmCluster
     assert held.job["JobState"] == "CANCELLED"
 
 
-def test_a_held_job_says_so_and_how_to_release_it(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_held_job_has_the_command_that_releases_it(slurm: SlurmCluster, tmp_path: Path) -> None:
     held = submit(slurm, tmp_path, "held", *ONE_BY_ONE, "--sbatch-arg", "begin=now+1hour", DIGITS)
     slurm.run("scontrol", "uhold", str(held.job_id))
     status = launch_cli(["status", "held"], cwd=tmp_path)
@@ -263,6 +293,9 @@ def test_ctrl_c_detaches_and_the_job_goes_on(slurm: SlurmCluster, tmp_path: Path
     alone.wait_done()
 
 
+@pytest.mark.proves(
+    "`slurm/train.sbatch` is what its README's command renders, and plain `sbatch` runs it",
+)
 def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(
@@ -302,6 +335,9 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
     assert "sbatch YOUR-SCRIPT" in refused.stderr
 
 
+@pytest.mark.proves(
+    "`srun python train.py`, one task per rank, works without an agent",
+)
 def test_direct_mode_one_task_per_rank_by_srun(slurm: SlurmCluster, tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(
@@ -335,11 +371,11 @@ def test_the_agent_runs_behind_a_container_runtimes_prefix(slurm: SlurmCluster, 
     runtime = tmp_path / "runtime.sh"
     runtime.write_text('#!/bin/bash\necho "runtime on $SLURMD_NODENAME"\nexec "$@"\n')
     runtime.chmod(0o755)
-    hello = tmp_path / "hello.py"
-    hello.write_text("print('hello')\n")
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello')\n")
     shape = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "1")
     done = launch(
-        tmp_path, "boxed", *shape, "--exec-prefix", str(runtime), "--setup", "export MODULE=cuda", hello
+        tmp_path, "boxed", *shape, "--exec-prefix", str(runtime), "--setup", "export MODULE=cuda", script
     )
     assert done.code == 0, done
     assert done.stdout.count("runtime on 127.0.0.1") == 2

@@ -14,7 +14,7 @@ from slurm_config import ClusterSettings
 from slurm_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
 
 from dist_train.rundir import RunDir
-from dist_train.rundir.progress import newest_step
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.testing import launch_cli
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
@@ -35,17 +35,29 @@ def slurm_user_signal(
     yield from lend(_user_signal_session, monkeypatch)
 
 
+@pytest.mark.proves(
+    "A preemption saves and requeues once, by TERM or by the job's own signal; the same bits",
+    limits="GraceTime 5 s and TERM",
+)
 def test_a_preemption_by_terms_default_signal(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
     check_preemption(slurm, tmp_path, undisturbed_pair, "low5", TWO_BY_ONE)
 
 
+@pytest.mark.proves(
+    "A preemption saves and requeues once, by TERM or by the job's own signal; the same bits",
+    limits="GraceTime 5 s and TERM",
+)
 @pytest.mark.proof
 def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes) -> None:
     check_preemption(slurm, tmp_path, undisturbed, "low15", TWO_BY_TWO)
 
 
+@pytest.mark.proves(
+    "A preemption saves and requeues once, by TERM or by the job's own signal; the same bits",
+    limits="GraceTime 5 s and TERM",
+)
 @pytest.mark.proof
 @pytest.mark.parametrize("partition", ["low5", "low15"])
 def test_a_preemption_by_the_users_signal(
@@ -91,6 +103,10 @@ def check_preemption(
         assert stopped[0]["workers"] == 2, f"both loader workers of rank {rank} outlive the signal"
 
 
+@pytest.mark.proves(
+    "The real time limit saves and requeues; the run ends with the same bits",
+    limits="of two minutes",
+)
 @pytest.mark.proof
 def test_a_real_time_limit_saves_and_goes_on(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
@@ -108,6 +124,10 @@ def test_a_real_time_limit_saves_and_goes_on(
     assert run.hashes == undisturbed_pair
 
 
+@pytest.mark.proves(
+    "A signal in the first second is not lost",
+    limits="coreutils >= 8.31",
+)
 def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -118,7 +138,10 @@ def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
     early.wait_for(lambda: early.job["Restarts"] == "1", "the requeue", within_s=40)
 
 
-def test_a_cancelled_job_saves_and_stays_dead(slurm: SlurmCluster, tmp_path: Path) -> None:
+@pytest.mark.proves(
+    "A cancelled job saves and is not requeued, by `dist-train cancel` and by `scancel`",
+)
+def test_a_cancelled_job_saves_and_stays_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     with following(tmp_path, "cancelled", *TWO_BY_ONE, *SLOWLY, SLOW, "trainer.steps=100000") as command:
         found = SlurmRun(slurm, RunDir(tmp_path / "runs" / "cancelled"))
         found.wait_for_step(10)
@@ -137,6 +160,9 @@ def test_a_cancelled_job_saves_and_stays_dead(slurm: SlurmCluster, tmp_path: Pat
     killed.wait_for(lambda: bool(killed.events("preempted")), "scancel's TERM is a notice to save")
 
 
+@pytest.mark.proves(
+    "A site that refuses the requeue: 75, and `resume` ends with the same bits",
+)
 @pytest.mark.proof
 def test_a_site_that_refuses_the_requeue_leads_to_resume(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
@@ -157,6 +183,9 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     assert once.hashes == undisturbed_pair
 
 
+@pytest.mark.proves(
+    "Three starts without progress end with 76",
+)
 @pytest.mark.proof
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)

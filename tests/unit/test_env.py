@@ -1,4 +1,4 @@
-"""The seam: rank facts of every launcher, and what a worker inherits."""
+"""The environment: rank facts of every launcher, and what a worker inherits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_torchruns_variables_win_over_slurms_and_mpis() -> None:
     [{"SLURM_STEP_ID": str(2**32 - 5)}, {"SLURM_STEP_ID": "4294967292"}, {"SLURM_STEP_ID": "batch"}, {}],
     ids=["batch", "extern", "a-name", "no-step"],
 )
-def test_outside_a_step_of_srun_slurms_counts_do_not_count(step: dict[str, str]) -> None:
+def test_outside_a_step_of_srun_slurms_variables_are_ignored(step: dict[str, str]) -> None:
     environ = {name: value for name, value in SLURM.items() if name != "SLURM_STEP_ID"} | step
     info = RankInfo.from_env(environ)
     assert (info.source, info.world_size) == ("single", 1)
@@ -149,7 +149,7 @@ def _without(environ: dict[str, str], name: str) -> dict[str, str]:
         (OPENMPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "local rank 2 does not fit local world size 2"),
     ],
 )
-def test_half_wrong_or_contradictory_is_an_error_with_variable_and_value(
+def test_incomplete_or_contradictory_variables_are_an_error_with_name_and_value(
     environ: dict[str, str], text: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -165,7 +165,7 @@ def test_half_wrong_or_contradictory_is_an_error_with_variable_and_value(
         max_size=8,
     )
 )
-def test_tasks_per_node_expands_what_slurm_folds(groups: list[tuple[int, int]]) -> None:
+def test_tasks_per_node_is_expanded(groups: list[tuple[int, int]]) -> None:
     text = ",".join(str(tasks) if nodes == 1 else f"{tasks}(x{nodes})" for tasks, nodes in groups)
     assert expand_tasks_per_node(text) == [tasks for tasks, nodes in groups for _ in range(nodes)]
 
@@ -246,9 +246,9 @@ def test_a_worker_does_not_inherit_the_agents_own_task() -> None:
     assert {"PATH", "MY_SLURM_PROCID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID"} <= set(left)
 
 
-def test_what_the_agent_tells_a_worker_reads_back_equal() -> None:
-    told = WorkerEnv("run-1", Path("/runs/a b"), 3, 1, 2, 12.5, Path("/x/board"), "cuda", "file:///s/f", 4)
-    assert WorkerEnv.from_env(told.to_environ()) == told
+def test_the_workers_environment_reads_back_equal() -> None:
+    settings = WorkerEnv("run-1", Path("/runs/a b"), 3, 1, 2, 12.5, Path("/x/stop"), "cuda", "file:///s/f", 4)
+    assert WorkerEnv.from_env(settings.to_environ()) == settings
     bare = WorkerEnv("run-1", None, 0, 0, 1)
     assert WorkerEnv.from_env(bare.to_environ()) == bare
 
@@ -258,7 +258,7 @@ def test_without_our_agent_there_is_nothing_to_read(environ: dict[str, str]) -> 
     assert WorkerEnv.from_env(environ) is None
 
 
-def test_a_broken_worker_environment_is_named() -> None:
+def test_a_broken_worker_environment_is_an_error() -> None:
     environ = WorkerEnv("run-1", None, 0, 0, 1).to_environ() | {"DIST_TRAIN_ATTEMPT": "zero"}
     with pytest.raises(ConfigError, match="DIST_TRAIN_ATTEMPT='zero'"):
         WorkerEnv.from_env(environ)

@@ -1,8 +1,10 @@
-"""The live view of a command that follows a job: output scrolls, a panel stays at the bottom.
+"""The live view of a command that follows a job: output scrolls, a panel stays below it.
 
-mode     which of live, plain and none it is, and why
-screen   owns the terminal: takes what the command and its children write, draws the panel below it
-sight    reads the run directory: where the run stands now
-panel    a sight as lines of text
-follow   the four together
+display_mode  which of live, plain and none is used, and why
+live_view     the view as a context manager around whatever follows a job
+screen        the terminal: prints the output of the command and its children, draws the panel below it
+run_snapshot  reads the state of a run from its records, once a second
+panel         a snapshot as lines of text
+suspend       Ctrl-Z removes the panel, and it is drawn again afterwards
+follow_job    waits for the end of a job, and reports it
 """

@@ -1,4 +1,4 @@
-"""A sight as the panel's lines: as many as the width needs, none wider."""
+"""A snapshot of a run as the lines of the panel, none wider than the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dist_train.cli.live.sight import Sight
-from dist_train.cli.table import age
-from dist_train.rundir import telling
-from dist_train.rundir.amounts import clock
+from dist_train.cli.live.run_snapshot import RunSnapshot
+from dist_train.cli.output.table import age
+from dist_train.rundir import metric_text
+from dist_train.rundir.display_number import display_number
+from dist_train.rundir.format_amounts import clock
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -21,17 +22,17 @@ _MOST_BAR = 60
 
 
 class Panel:
-    """Paints the newest sight.
+    """Formats snapshots.
 
     Args:
-        encoding: of the terminal: a bar of plain characters where it has no others.
+        encoding: of the terminal; the bar is ASCII unless it is UTF-8.
     """
 
     def __init__(self, encoding: str = "utf-8", colour: bool = True) -> None:
         self._encoding = encoding
         self._colour = colour
 
-    def lines(self, sight: Sight, columns: int, now: float | None = None) -> list[str]:
+    def lines(self, snapshot: RunSnapshot, columns: int, now: float | None = None) -> list[str]:
         """The panel for a terminal of this width, with escape codes for colours alone.
 
         Args:
@@ -39,40 +40,42 @@ class Panel:
         """
         from rich.text import Text
 
-        since = (time.monotonic() if now is None else now) - sight.at_s
+        since = (time.monotonic() if now is None else now) - snapshot.at_s
         width = max(20, columns - 1)
-        texts = self._head(sight, since, width)
-        texts += packed([[Text.assemble(*cell) for cell in group] for group in _groups(sight, since)], width)
+        texts = self._head(snapshot, since, width)
+        texts += packed(
+            [[Text.assemble(*cell) for cell in group] for group in _groups(snapshot, since)], width
+        )
         return self._rendered([text for text in texts if text], width)
 
-    def _head(self, sight: Sight, since: float, width: int) -> list[Text]:
-        """Name, place, bar and ETA: one line, or two where they do not fit."""
+    def _head(self, snapshot: RunSnapshot, since: float, width: int) -> list[Text]:
+        """Name, position, bar and ETA: one line, or two if they do not fit."""
         from rich.text import Text
 
-        left = Text(sight.name, style="bold")
-        if sight.phase != "running":
-            left.append(f"{_GAP}{sight.phase}", style="yellow")
-        for part in telling.place(_placed(sight)):
+        left = Text(snapshot.name, style="bold")
+        if snapshot.phase != "running":
+            left.append(f"{_GAP}{snapshot.phase}", style="yellow")
+        for part in metric_text.place(_placed(snapshot)):
             left.append(f"{_GAP}{part}")
-        share, right = _share(sight), Text()
-        if share is not None:
-            right.append(f"{100 * share:.0f} %")
-        if sight.eta_s is not None:
-            right.append(f"{_GAP}ETA {clock(sight.eta_s - since)}")
-        elapsed = clock(sight.at_s + since - sight.began_s)
+        fraction, right = _fraction_done(snapshot), Text()
+        if fraction is not None:
+            right.append(f"{100 * fraction:.0f} %")
+        if snapshot.eta_s is not None:
+            right.append(f"{_GAP}ETA {clock(snapshot.eta_s - since)}")
+        elapsed = clock(snapshot.at_s + since - snapshot.began_s)
         right.append(f"{_GAP if right else ''}elapsed {elapsed}", style="dim")
-        room = width - left.cell_len - right.cell_len - len(_GAP)
-        middle = Text() if share is None else self._bar(share, min(room - len(_GAP), _MOST_BAR))
-        if room < 0:
+        space = width - left.cell_len - right.cell_len - len(_GAP)
+        middle = Text() if fraction is None else self._bar(fraction, min(space - len(_GAP), _MOST_BAR))
+        if space < 0:
             return [left, right]
         return [Text(_GAP).join([text for text in (left, middle, right) if text])]
 
-    def _bar(self, share: float, cells: int) -> Text:
+    def _bar(self, fraction: float, cells: int) -> Text:
         from rich.text import Text
 
         if cells < _LEAST_BAR:
             return Text()
-        done = round(share * cells)
+        done = round(fraction * cells)
         full, empty = ("━", "─") if self._encoding.lower().startswith("utf") else ("#", "-")
         return Text.assemble((full * done, "green"), (empty * (cells - done), "dim"))
 
@@ -95,7 +98,7 @@ class Panel:
 
 
 def packed(groups: Sequence[Sequence[Text]], width: int) -> list[Text]:
-    """Cells in lines: a group that fits stays together, on the line before if there is room."""
+    """Cells as lines: a group that fits stays together, on the previous line if there is space."""
     from rich.text import Text
 
     lines: list[Text] = []
@@ -115,39 +118,41 @@ def packed(groups: Sequence[Sequence[Text]], width: int) -> list[Text]:
 Cell = Sequence[str | tuple[str, str]]
 
 
-def _groups(sight: Sight, since: float) -> list[list[Cell]]:
-    train = sight.train or {}
-    figures: list[Cell] = [[(text, "bold")] for text in telling.figures(train)]
-    if sight.evaluation is not None and (shown := telling.figures(sight.evaluation)):
+def _groups(snapshot: RunSnapshot, since: float) -> list[list[Cell]]:
+    train = snapshot.train or {}
+    figures: list[Cell] = [[(text, "bold")] for text in metric_text.figures(train)]
+    if snapshot.evaluation is not None and (shown := metric_text.figures(snapshot.evaluation)):
         figures.append([("evaluation ", "dim"), ", ".join(shown)])
-    time_spent = [*telling.columns(train), *telling.data_wait(train)]
-    speed = [*telling.speed(train), *telling.memory(train)]
+    time_spent = [*metric_text.columns(train), *metric_text.data_wait(train)]
+    speed = [*metric_text.speed(train), *metric_text.memory(train)]
     plain: list[list[Cell]] = [[[text] for text in group] for group in (time_spent, speed)]
-    return [figures, *plain, _standing(sight, train, since)]
+    return [figures, *plain, _state_cells(snapshot, train, since)]
 
 
-def _standing(sight: Sight, train: Mapping[str, Any], since: float) -> list[Cell]:
+def _state_cells(snapshot: RunSnapshot, train: Mapping[str, Any], since: float) -> list[Cell]:
     cells: list[Cell] = []
-    if sight.checkpoint_step is not None:
-        ago = age((sight.checkpoint_age_s or 0.0) + since)
-        cells.append([f"checkpoint step {sight.checkpoint_step}, {ago} ago"])
+    if snapshot.checkpoint_step is not None:
+        ago = age((snapshot.checkpoint_age_s or 0.0) + since)
+        cells.append([f"checkpoint step {snapshot.checkpoint_step}, {ago} ago"])
     elif train:
         cells.append(["no checkpoint"])
-    style = "yellow" if telling.is_held_up(train) else "none"
-    cells += [[(text, style)] for text in telling.slowest(train)]
-    if sight.restarts:
-        cells.append([(f"attempt {sight.attempt}, restarts {sight.restarts}", "yellow")])
+    style = "yellow" if metric_text.is_held_up(train) else "none"
+    cells += [[(text, style)] for text in metric_text.slowest(train)]
+    if snapshot.restarts:
+        cells.append(
+            [(f"attempt {display_number(snapshot.attempt)}, restarts {snapshot.restarts}", "yellow")]
+        )
     return cells
 
 
-def _placed(sight: Sight) -> dict[str, Any]:
+def _placed(snapshot: RunSnapshot) -> dict[str, Any]:
     """The newest record with the newest step."""
-    train = dict(sight.train or {})
-    return train if sight.step is None else {**train, "step": sight.step}
+    train = dict(snapshot.train or {})
+    return train if snapshot.step is None else {**train, "step": snapshot.step}
 
 
-def _share(sight: Sight) -> float | None:
-    total = (sight.train or {}).get("total_steps")
-    if sight.step is None or not isinstance(total, int) or total <= 0:
+def _fraction_done(snapshot: RunSnapshot) -> float | None:
+    total = (snapshot.train or {}).get("total_steps")
+    if snapshot.step is None or not isinstance(total, int) or total <= 0:
         return None
-    return min(1.0, sight.step / total)
+    return min(1.0, snapshot.step / total)

@@ -1,8 +1,8 @@
-"""Owns the terminal while a job runs: whatever is written scrolls, the panel stays below it.
+"""The terminal while a job runs: output scrolls, the panel stays below it.
 
-The command's own stdout and stderr are led into a pipe, and so are those of every process that it
-starts; a thread writes what comes out of it above the panel. The cursor is never hidden and rests
-below the panel, so that a terminal needs no mending, however the command ends (kill -9 included).
+stdout and stderr of the command, and of every process that it starts, are redirected into a pipe; a thread
+writes the pipe's content above the panel. The cursor is never hidden and stays below the panel, so that the
+terminal is usable however the command ends (kill -9 included).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from dist_train.cli.live.mode import in_front
+from dist_train.cli.live.display_mode import in_front
 from dist_train.cli.live.suspend import suspended_within
 
 Paint = Callable[[int, int], Sequence[str]]
@@ -36,12 +36,12 @@ _CONTROL = re.compile(
 
 
 class Screen:
-    """What is drawn, and the descriptors that lead here.
+    """Draws the panel below the redirected output.
 
     Args:
         paint: (columns, rows) -> the panel's lines, none wider than the columns; None draws no panel.
         shows: whether a line of the output is shown.
-        captured: descriptors of this process whose output scrolls; the last of them is where it goes.
+        captured: descriptors of this process to redirect; the last of them is the terminal.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Screen:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the descriptors back, show what is still in the pipe, take the panel away."""
+        """Restore the descriptors, print the rest of the pipe, remove the panel."""
         _flush()
         for descriptor, before in self._before.items():
             os.dup2(before, descriptor)
@@ -91,14 +91,14 @@ class Screen:
             if time.monotonic() >= next_at:
                 next_at = time.monotonic() + _EVERY_S
                 self._draw([])
-        # Whoever wrote has ended, or writes to the terminal itself again: what is here is all.
+        # All writers have ended or write to the terminal again: the rest of the pipe is all.
         while self._take(0.0):
             self._draw(self._whole_lines())
         self._paint = None
         self._draw([self._rest] if self._rest else [])
 
     def _take(self, wait_s: float) -> bool:
-        """Read what has come within the time; False where nothing has."""
+        """Read from the pipe, for at most this time; return whether something came."""
         if not select.select([self._read], [], [], wait_s)[0]:
             return False
         chunk = os.read(self._read, _CHUNK)
@@ -111,25 +111,25 @@ class Screen:
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
-        """The panel is away, and nothing draws."""
+        """Remove the panel; nothing draws inside."""
         with self._drawing:
             self._put(self._erase(self._size()[0]))
             self._text, self._drawn = "", []
             yield
 
     def _draw(self, lines: Sequence[bytes]) -> None:
-        """Write lines where the panel was, and the panel anew below them."""
+        """Write lines in place of the panel, and the panel again below them."""
         with self._drawing:
             self._draw_alone(lines)
 
     def _draw_alone(self, lines: Sequence[bytes]) -> None:
-        told = [line for line in (raw.decode(errors="replace") for raw in lines) if self._shows(line)]
+        shown = [line for line in (raw.decode(errors="replace") for raw in lines) if self._shows(line)]
         columns, rows = self._size()
         panel = self._panel(columns, rows)
-        if not told and panel == self._text.split("\n")[:-1] and self._fits(columns):
+        if not shown and panel == self._text.split("\n")[:-1] and self._fits(columns):
             return
         draws = self._paint is not None or bool(self._drawn)
-        above = "".join(f"{readable(line) if draws else line}\n" for line in told)
+        above = "".join(f"{readable(line) if draws else line}\n" for line in shown)
         text = "".join(f"{line}\n" for line in panel)
         self._put(f"{self._erase(columns)}{above}{text}")
         self._text, self._drawn = text, [cells(line) for line in panel]
@@ -139,7 +139,7 @@ class Screen:
             return []
         try:
             lines = list(self._paint(columns, rows))
-        # The job's output must not stop for its decoration.
+        # An error in the panel must not stop the job's output.
         except Exception as error:
             self._paint = None
             lines = []
@@ -153,7 +153,7 @@ class Screen:
         return all(width <= columns for width in self._drawn)
 
     def _erase(self, columns: int) -> str:
-        """Up to the panel's first line, and clear; a line wider than the terminal by now was folded."""
+        """Escape codes that clear the panel; after a resize a line may take several rows."""
         rows = sum(max(1, -(-width // columns)) for width in self._drawn)
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
 
@@ -176,9 +176,9 @@ class Screen:
 
 
 def readable(line: str) -> str:
-    """A line as it would look once it is written: no way to move the cursor, colours kept.
+    """A line without control characters that move the cursor; colours are kept.
 
-    Of what overwrites itself by carriage returns (a progress bar) the last is kept.
+    Of text overwritten by carriage returns (a progress bar) the last part is kept.
     """
     line = line.rstrip("\r").rpartition("\r")[2]
     coloured = _COLOUR.search(line) is not None
@@ -187,7 +187,7 @@ def readable(line: str) -> str:
 
 
 def cells(line: str) -> int:
-    """How many columns a line takes."""
+    """The number of columns of a line."""
     from rich.cells import cell_len
 
     return cell_len(_CONTROL.sub("", line))
@@ -197,11 +197,11 @@ def _enlarge(descriptor: int) -> None:
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError:
-        pass  # the pipe is as large as this user's pipes may be
+        pass  # the limit on this user's pipes
 
 
 def _flush() -> None:
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed before we began
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed at the start
         try:
             stream.flush()
         except (OSError, ValueError):

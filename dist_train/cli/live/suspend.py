@@ -1,4 +1,4 @@
-"""Ctrl-Z: the panel goes before the shell has the terminal, and is drawn anew once the command goes on."""
+"""Ctrl-Z: remove the panel before the shell gets the terminal; it is drawn again after `fg`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from types import FrameType
 
 @contextmanager
 def suspended_within(cleared: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Until it ends, Ctrl-Z stops this process within `cleared` (in the main thread alone).
+    """Handle Ctrl-Z: stop this process inside `cleared` (only in the main thread).
 
     Args:
-        cleared: its context has a terminal with nothing drawn on it.
+        cleared: a context in which nothing is drawn on the terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
-        yield  # a shell without job control, or somebody's own way
+        yield  # a shell without job control, or another handler
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         with cleared():
-            # To this thread: it has stopped before the call returns.
+            # To this thread: the process stops before the call returns.
             signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, stop)
 

@@ -1,4 +1,4 @@
-"""The kinds of objects that a job consists of or tells of itself, and where the API server keeps them."""
+"""The API kinds that a job consists of or that show its state, and their paths on the API server."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from dist_train.errors import ConfigError
 
+Body = dict[str, Any]  # an object as the API has it
+
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of the API; `needs` says what must be installed for it."""
+    """One kind of the API; `needs`: what must be installed for it."""
 
     api_version: str
     kind: str
@@ -26,12 +28,12 @@ class Kind:
 
     @property
     def full_name(self) -> str:
-        """As kubectl takes it: `services`, `jobs.batch`, `jobsets.jobset.x-k8s.io`."""
+        """The name for kubectl: `services`, `jobs.batch`, `jobsets.jobset.x-k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def root(self) -> str:
-        """The path below which it lies."""
+        """The path of its API group and version."""
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
 
 
@@ -51,7 +53,7 @@ TRAIN_JOB = Kind(
 TRAINING_RUNTIME = Kind(
     "trainer.kubeflow.org/v1alpha1", "TrainingRuntime", "trainingruntimes", TRAIN_JOB.needs
 )
-# Who admits a job, and says why it does not yet: Kueue (two versions of its API), Volcano.
+# The queues that admit a job, and whose conditions tell why not yet: Kueue (two API versions), Volcano.
 WORKLOADS = (
     Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads", "Kueue"),
     Kind("kueue.x-k8s.io/v1beta1", "Workload", "workloads", "Kueue"),
@@ -63,24 +65,24 @@ LOCAL_QUEUES = (
 POD_GROUP = Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", "Volcano")
 VOLCANO_QUEUE = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", "Volcano", namespaced=False)
 
-# `--kind` -> the object that is the job itself.
-TOP = {"job": JOB, "jobset": JOB_SET, "volcano": VOLCANO_JOB, "trainjob": TRAIN_JOB}
-# What may lie beside it: removed with it.
-BESIDE = (SERVICE, CONFIG_MAP, NETWORK_POLICY)
-_ALL = (*BESIDE, *TOP.values(), TRAINING_RUNTIME)
+# `--kind` -> the kind of the job object.
+JOB_KINDS = {"job": JOB, "jobset": JOB_SET, "volcano": VOLCANO_JOB, "trainjob": TRAIN_JOB}
+# Objects that support the job, and are removed with it.
+SUPPORT_KINDS = (SERVICE, CONFIG_MAP, NETWORK_POLICY)
+_ALL = (*SUPPORT_KINDS, *JOB_KINDS.values(), TRAINING_RUNTIME)
 
 
-def beside(kind: str) -> tuple[Kind, ...]:
-    """The kinds that a job of this `--kind` may have made besides its top object."""
-    return (*BESIDE, TRAINING_RUNTIME) if kind == "trainjob" else BESIDE
+def support_kinds(kind: str) -> tuple[Kind, ...]:
+    """The kinds that a job of this `--kind` may have created besides the job object."""
+    return (*SUPPORT_KINDS, TRAINING_RUNTIME) if kind == "trainjob" else SUPPORT_KINDS
 
 
 def kind_of(body: Mapping[str, Any]) -> Kind:
-    """The kind of a rendered manifest; raises ConfigError for one that no job of ours consists of."""
+    """The kind of a rendered manifest; raises ConfigError for one that this launcher does not submit."""
     for kind in _ALL:
         if (kind.api_version, kind.kind) == (body.get("apiVersion"), body.get("kind")):
             return kind
     raise ConfigError(
         f"the plan holds a {body.get('kind')} of {body.get('apiVersion')}, which dist-train does not submit",
-        mend="plan/ was changed by hand: launch again",
+        hint="plan/ was changed by hand: launch again",
     )

@@ -1,1 +1,6 @@
-"""`launch` and `logs -f`: news and lines until the run ends."""
+"""`launch` and `logs`: log lines and state changes until the job ends.
+
+log_tails     several logs followed at once, in one queue
+job_follower  `launch`: node 0's log on stdout, state changes on stderr, the end
+tail_logs     `logs`: the pods of one node or of all, read once or followed
+"""

@@ -1,4 +1,4 @@
-"""The job as a TorchX app: one role, one replica per node. Manifests are rendered from it."""
+"""The TorchX AppDef of a job, from which manifests are rendered: one role, one replica per node."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from dist_train.jobs import JobSpec
 from dist_train.jobs.agent_command import agent_argv, agent_environ
-from launchers._kubernetes.manifest import places
-from launchers._kubernetes.manifest.check import check
+from launchers._kubernetes.manifest import pod_paths
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels, object_name
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.manifest.places import POD_RUN_ROOT
-from launchers._kubernetes.manifest.size import DISK, node_size
+from launchers._kubernetes.manifest.node_resources import DISK, node_resources
+from launchers._kubernetes.manifest.plan_check import check_plan
+from launchers._kubernetes.manifest.pod_paths import POD_RUN_ROOT
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef, Resource
 
 __all__ = ["POD_RUN_ROOT", "ROLE", "app_of"]
-# Pods of a Volcano job are called by it; TorchX strips or breaks names with anything but [a-z0-9].
+# Part of the pod names of a Volcano job; TorchX changes names with other characters than [a-z0-9].
 ROLE = "trainer"
-# An image's user need not be in its /etc/passwd, and its root file system is read-only.
+# The user may be missing in the image's /etc/passwd, and the root file system is read-only.
 _HOME = {
     "HOME": "/tmp",
     "USER": "dist-train",
@@ -31,45 +31,45 @@ _HOME = {
 
 
 def app_of(spec: JobSpec, options: Options) -> AppDef:
-    """The TorchX app of a job; raises ConfigError for what is missing."""
-    check(spec, options)
+    """Make the AppDef of a job; raises ConfigError for what is missing."""
+    check_plan(spec, options)
     from torchx.specs import AppDef, RetryPolicy, Role, VolumeMount
 
-    inside = places.in_pod(spec, options)
+    inside = pod_paths.in_pod(spec, options)
     name = object_name(spec)
     entrypoint, *args = agent_argv(inside, options.python)
-    environ = agent_environ(inside, "kubernetes", None, places.rendezvous(spec, options), job=f"{name}.0")
+    environ = agent_environ(inside, "kubernetes", None, pod_paths.rendezvous(spec, options), job=f"{name}.0")
     role = Role(
         name=ROLE,
         image=options.image or "",
         entrypoint=entrypoint,
-        args=[_literal(word) for word in args],
+        args=[_literal(argument) for argument in args],
         env={key: _literal(value) for key, value in {**_HOME, **environ}.items()},
         num_replicas=spec.nodes,
         min_replicas=spec.nodes,
         max_retries=spec.max_restarts,
         retry_policy=RetryPolicy.APPLICATION,
         resource=_resource(spec, options),
-        port_map={"rdzv": places.RDZV_PORT},
+        port_map={"rdzv": pod_paths.RDZV_PORT},
         mounts=[] if options.claim is None else [VolumeMount(options.claim[0], POD_RUN_ROOT)],
     )
     return AppDef(name=name, roles=[role], metadata=labels(spec))
 
 
 def _literal(text: str) -> str:
-    """TorchX replaces ${app_id} and the like in arguments and variables; ours have no macros."""
+    """Escape a text for TorchX, which replaces macros such as ${app_id} in arguments and variables."""
     return text.replace("$", "$$")
 
 
 def _resource(spec: JobSpec, options: Options) -> Resource:
-    """Whole devices as TorchX's devices; amounts, for which it has no field, as capabilities. memMB: MiB."""
+    """Convert: whole devices to TorchX's devices, other amounts to capabilities. memMB: MiB."""
     from torchx.specs import Resource
 
-    size = node_size(spec, options)
+    node = node_resources(spec, options)
     return Resource(
-        cpu=size.cpus,
-        gpu=size.gpus,
-        memMB=size.mem_mib,
-        capabilities={DISK: size.disk, **{k: v for k, v in size.others if not v.isdigit()}},
-        devices={k: int(v) for k, v in size.others if v.isdigit()},
+        cpu=node.cpus,
+        gpu=node.gpus,
+        memMB=node.mem_mib,
+        capabilities={DISK: node.disk, **{k: v for k, v in node.others if not v.isdigit()}},
+        devices={k: int(v) for k, v in node.others if v.isdigit()},
     )

@@ -1,4 +1,4 @@
-"""The container that runs the agent: command, environment, amounts, mounts."""
+"""The container that runs the agent: command, environment, resources, mounts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from dist_train import env
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest.check import secrets
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import CONTAINER
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.manifest.places import CONFIG_FOLDER, POD_RUN_ROOT
+from launchers._kubernetes.manifest.node_resources import GPU, node_resources
+from launchers._kubernetes.manifest.plan_check import secrets
+from launchers._kubernetes.manifest.pod_paths import CONFIG_FOLDER, POD_RUN_ROOT
 from launchers._kubernetes.manifest.quantities import memory
-from launchers._kubernetes.manifest.size import GPU, node_size
 
 if TYPE_CHECKING:
     from torchx.specs import Role
 
-# Where each kind's controller tells a pod which submission it belongs to (the uid of the top object).
+# The pod field in which each kind's controller writes the submission (the uid of the job object).
 _SUBMISSION = {
     "job": "metadata.labels['batch.kubernetes.io/controller-uid']",
     "jobset": "metadata.labels['jobset.sigs.k8s.io/jobset-uid']",
@@ -26,13 +26,13 @@ _SUBMISSION = {
 
 
 def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> dict[str, Any]:
-    """The agent as PID 1, in the exec form: no shell stands between it and a signal."""
+    """Render the agent as PID 1, in the exec form: without a shell, so that it receives the signals."""
     limits = _limits(role)
-    requests = {**limits, **dict(node_size(spec, options).reserved)}
+    requests = {**limits, **dict(node_resources(spec, options).reserved)}
     return {
         "name": CONTAINER,
         "image": role.image,
-        "command": [_unexpanded(word) for word in (role.entrypoint, *role.args)],
+        "command": [_unexpanded(part) for part in (role.entrypoint, *role.args)],
         "workingDir": options.workdir,
         "env": _env(role, spec, options, node),
         "ports": [{"name": name, "containerPort": port} for name, port in role.port_map.items()],
@@ -42,7 +42,7 @@ def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> 
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if options.rdma else {})},
         },
-        # Killed before it could write its verdict, the agent's last lines stand in its place.
+        # Where the agent was killed before it wrote its verdict, the message is its last lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(role, spec, options),
     }
@@ -69,12 +69,12 @@ def _env(role: Role, spec: JobSpec, options: Options, node: int | None) -> list[
 
 
 def _unexpanded(text: str) -> str:
-    """Kubernetes expands $(NAME) in commands and values, and makes $$ one dollar."""
+    """Escape a text for Kubernetes, which expands $(NAME) in commands and values, and $$ to $."""
     return text.replace("$", "$$")
 
 
 def _limits(role: Role) -> dict[str, str]:
-    """Each of them is requested too: quotas want both; what was asked for is requested whole."""
+    """The limits; requested too, since quotas need both."""
     resource = role.resource
     return {
         "cpu": str(resource.cpu),

@@ -1,15 +1,15 @@
-"""`--kind jobset`: a JobSet of one Job, which is made anew as a whole, after the old one has gone."""
+"""`--kind jobset`: a JobSet of one Job, recreated as a whole after the old one has terminated."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest.beside import metadata
-from launchers._kubernetes.manifest.job import job_spec, queued, time_limit
+from launchers._kubernetes.manifest.indexed_job import job_spec, queued, time_limit
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels, object_name
-from launchers._kubernetes.manifest.options import Options
 from launchers._kubernetes.manifest.pod import pod_template
+from launchers._kubernetes.manifest.support_objects import metadata
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
@@ -19,12 +19,12 @@ _REPLICATED_JOB = "node"
 
 
 def child_job(name: str) -> str:
-    """What the JobSet of this name calls its one Job."""
+    """The name of the one Job of a JobSet."""
     return f"{name}-{_REPLICATED_JOB}-0"
 
 
 def jobset(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
-    """The JobSet; its controller makes the headless service."""
+    """Render the JobSet; its controller creates the headless Service."""
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -40,7 +40,7 @@ def jobset_spec(
     limit: dict[str, Any],
     step_labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a JobSet and a TrainingRuntime both hold; `limit` is that of each attempt's Job."""
+    """Render the spec of a JobSet and of a TrainingRuntime; `limit`: the time limit of each attempt's Job."""
     child = {**job_spec(pod_template(app, spec, options), spec, backoff_limit=0), **limit}
     return {
         "network": {
@@ -50,7 +50,7 @@ def jobset_spec(
         },
         "failurePolicy": {
             "maxRestarts": spec.max_restarts,
-            # Two generations of pods at once would have the same names in DNS.
+            # Pods of two attempts at the same time would have the same DNS names.
             "restartStrategy": "BlockingRecreate",
             "rules": _rules(limited=bool(limit)),
         },
@@ -69,7 +69,7 @@ def jobset_spec(
 
 
 def _rules(limited: bool) -> list[dict[str, Any]]:
-    """Any other failure of the Job restarts the set, and counts."""
+    """The rules; any other failure of the Job restarts the set, and counts."""
     reasons = {"fatalExitCode": "PodFailurePolicy", **({"timeLimit": "DeadlineExceeded"} if limited else {})}
     return [
         {"name": name, "action": "FailJobSet", "onJobFailureReasons": [reason]}

@@ -1,4 +1,4 @@
-"""Names and labels of a run's objects: legal whatever the run is called, and the same every time."""
+"""Names and labels of a run's objects: valid for every run name, and deterministic."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dist_train.jobs import JobSpec
 
 RUN_LABEL = "dist-train/run-id"
 NAME_LABEL = "dist-train/name"
-# The container that runs the agent, one per node. Kubeflow's Trainer wants this very name, so every kind
-# has it, and one --pod-patch fits all of them.
+# The container that runs the agent, one per node. Kubeflow's Trainer requires this name, so every kind
+# has it, and the same --pod-patch works for all.
 CONTAINER = "node"
-# Pods are called NAME-trainer-0-0 or NAME-node-0-0-xxxxx: with 40 both fit a DNS label (63).
+# Pod names are NAME-trainer-0-0 or NAME-node-0-0-xxxxx: with 40 both fit a DNS label (63).
 _NAME_LIMIT = 40
 _LABEL_LIMIT = 63
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def object_name(spec: JobSpec) -> str:
-    """The run's name as a DNS label; one that had to be changed carries a hash of the original."""
+    """The run's name as a DNS label; a changed one ends with a hash of the original."""
     text = re.sub(r"[^a-z0-9-]+", "-", spec.name.lower()).strip("-") or "run"
     if not text[0].isalpha():
         text = f"run-{text}"  # a Service's name begins with a letter
@@ -29,7 +29,7 @@ def object_name(spec: JobSpec) -> str:
 
 
 def labels(spec: JobSpec) -> dict[str, str]:
-    """What every object and pod of the run carries; by RUN_LABEL all of them are found and deleted."""
+    """The labels of every object and pod of the run; by RUN_LABEL they are found and deleted."""
     return {
         RUN_LABEL: run_label(spec.run_id),
         NAME_LABEL: _label_value(spec.name),

@@ -1,4 +1,4 @@
-"""The one pod template of every kind: the agent as PID 1, at the restricted security level."""
+"""The pod template of every kind: the agent as PID 1, at the restricted Pod Security level."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest import words
+from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.container import container
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.manifest.patch import merge
+from launchers._kubernetes.manifest.node_resources import DISK, GPU, node_resources
+from launchers._kubernetes.manifest.pod_patch import merge
 from launchers._kubernetes.manifest.quantities import memory
-from launchers._kubernetes.manifest.size import DISK, GPU, node_size
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef, Role
 
-# From the end of the save to the end of the pod: the ranks' exit, the barrier, the last records.
+# Time after the save: exit of the ranks, barrier, last records.
 _EXIT_MARGIN_S = 30
-# A pod on a node that is gone is replaced after this, not after Kubernetes' 300 s.
+# A pod on a lost node is replaced after this time, not after Kubernetes' 300 s.
 _LOST_NODE_S = 30
 _ISTIO = "sidecar.istio.io/inject"
 
 
 def pod_template(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
-    """For controllers that tell each pod its index: one template for all nodes, --pod-patch applied."""
-    return patched(unpatched(app, spec, options), options)
+    """Render the one template of all nodes, for controllers that set each pod's index, with --pod-patch."""
+    return with_pod_patch(base_template(app, spec, options), options)
 
 
-def patched(template: dict[str, Any], options: Options) -> dict[str, Any]:
-    """--pod-patch, last of all."""
+def with_pod_patch(template: dict[str, Any], options: Options) -> dict[str, Any]:
+    """Apply --pod-patch, as the last step."""
     return merge(template, options.pod_patch) if options.pod_patch else template
 
 
-def unpatched(app: AppDef, spec: JobSpec, options: Options, node: int | None = None) -> dict[str, Any]:
-    """The template before --pod-patch; `node` where the controller does not tell a pod its index."""
+def base_template(app: AppDef, spec: JobSpec, options: Options, node: int | None = None) -> dict[str, Any]:
+    """Render the template before --pod-patch; `node`: where the controller does not set the pod's index."""
     role = _without_macros(app, node)
     metadata = {
         "labels": {**labels(spec), _ISTIO: "false"},
@@ -44,14 +44,14 @@ def unpatched(app: AppDef, spec: JobSpec, options: Options, node: int | None = N
             "linkerd.io/inject": "disabled",
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             "karpenter.sh/do-not-disrupt": "true",
-            **words.pairs(options.annotation),
+            **validators.pairs(options.annotation),
         },
     }
     return {"metadata": metadata, "spec": _spec(role, app, spec, options, node)}
 
 
 def _without_macros(app: AppDef, node: int | None) -> Role:
-    """The role with TorchX's macros replaced, as each of TorchX's schedulers does it."""
+    """Replace TorchX's macros in the role, as TorchX's schedulers do."""
     from torchx.specs import macros
 
     replica = "" if node is None else str(node)
@@ -62,13 +62,13 @@ def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | 
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": ceil(spec.grace_s) + _EXIT_MARGIN_S,
-        # A Service called like one of our variables would overwrite it; no rank needs the API.
+        # A Service with the name of one of our variables would overwrite it; no rank needs the API.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         **({"serviceAccountName": options.service_account} if options.service_account else {}),
         **({"priorityClassName": options.priority_class} if options.priority_class else {}),
         **({"imagePullSecrets": [{"name": options.image_pull_secret}]} if options.image_pull_secret else {}),
-        **({"nodeSelector": words.pairs(options.node_selector)} if options.node_selector else {}),
+        **({"nodeSelector": validators.pairs(options.node_selector)} if options.node_selector else {}),
         "tolerations": _tolerations(spec, options),
         "securityContext": _pod_security(options),
         "containers": [container(role, spec, options, node)],
@@ -77,7 +77,7 @@ def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | 
 
 
 def _tolerations(spec: JobSpec, options: Options) -> list[dict[str, Any]]:
-    gone = [
+    lost_node = [
         {
             "key": f"node.kubernetes.io/{taint}",
             "operator": "Exists",
@@ -87,11 +87,11 @@ def _tolerations(spec: JobSpec, options: Options) -> list[dict[str, Any]]:
         for taint in ("not-ready", "unreachable")
     ]
     gpu = [{"key": GPU, "operator": "Exists"}] if spec.device == "cuda" else []
-    return [*gpu, *gone, *(words.toleration(word) for word in options.toleration)]
+    return [*gpu, *lost_node, *(validators.toleration(text) for text in options.toleration)]
 
 
 def _pod_security(options: Options) -> dict[str, Any]:
-    """No fixed user: OpenShift chooses one, and elsewhere the image's own numeric user counts."""
+    """The security context. No fixed user: OpenShift assigns one, elsewhere the image has a numeric one."""
     return {
         "runAsNonRoot": options.run_as_user != 0,
         **({} if options.run_as_user is None else {"runAsUser": options.run_as_user}),
@@ -109,7 +109,7 @@ def _volumes(role: Role, app: AppDef, spec: JobSpec, options: Options) -> list[d
     runs: list[dict[str, Any]] = [
         {"name": "runs", "persistentVolumeClaim": {"claimName": mount.src}} for mount in role.mounts
     ] or [{"name": "runs", "emptyDir": {"sizeLimit": disk}}]
-    shm = {"medium": "Memory", "sizeLimit": memory(node_size(spec, options).shm_mib)}
+    shm = {"medium": "Memory", "sizeLimit": memory(node_resources(spec, options).shm_mib)}
     config = {"name": "config", "configMap": {"name": f"{app.name}-config"}}
     return [
         *runs,

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them, and `--mem` as Slurm does: 64G is the same memory on both."""
+"""Quantities of Kubernetes, and `--mem` as Slurm reads it: 64G is the same amount on both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _POWERS = "KMGTPE"
 
 
 def is_quantity(text: str) -> bool:
-    """Whether Kubernetes takes it: 4, 500m, 16Gi."""
+    """Whether the text is a quantity: 4, 500m, 16Gi."""
     return _QUANTITY.fullmatch(text) is not None
 
 
 def mebibytes(quantity: str) -> int:
-    """MiB of a quantity of memory, rounded up; raises ValueError for what is none."""
+    """Convert a quantity of memory to MiB, rounded up; raises ValueError for other text."""
     if (found := _QUANTITY.fullmatch(quantity)) is None or found[2] == "m":
         raise ValueError(f"{quantity!r} is not an amount of memory such as 16Gi")
     return ceil(Decimal(found[1]) * _factor(found[2] or "") / 2**20)
@@ -31,7 +31,7 @@ def _factor(suffix: str) -> int:
 
 
 def mem_mebibytes(mem: str) -> int:
-    """MiB of `--mem`: powers of 1024 whatever the suffix, MiB without one, as sbatch reads it."""
+    """Convert `--mem` to MiB as sbatch does: powers of 1024 for every suffix, MiB without one."""
     if (found := _MEM.fullmatch(mem.strip())) is None or Decimal(found[1]) == 0:
         raise ValueError(f"{mem!r} is not an amount of memory such as 64G")
     power = _POWERS.index((found[2] or "M").upper()) - 1
@@ -39,5 +39,5 @@ def mem_mebibytes(mem: str) -> int:
 
 
 def memory(mib: int) -> str:
-    """MiB as a quantity: 64Gi, 1536Mi."""
+    """Convert MiB to a quantity: 64Gi, 1536Mi."""
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"

@@ -1,4 +1,4 @@
-"""From the app to the manifests, and between manifests and the bytes of the plan."""
+"""Render the manifests of an app; write them as YAML, and read them back."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest import beside
-from launchers._kubernetes.manifest.job import job
+from launchers._kubernetes.manifest import support_objects
+from launchers._kubernetes.manifest.indexed_job import job
 from launchers._kubernetes.manifest.jobset import jobset
-from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.trainjob import training_runtime, trainjob
 from launchers._kubernetes.manifest.volcano import volcano_job
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
 
-# PyYAML writes these plain, and Go's YAML, which kubectl has, reads numbers and booleans (1e-4, 0o7, y).
+# PyYAML writes these unquoted, but kubectl's YAML (Go) reads numbers and booleans (1e-4, 0o7, y).
 _AMBIGUOUS = re.compile(r"(?!\d+[KMGT]i$)[-+.]?\d.*|[yYnN]")
-# Line breaks to some readers of YAML, and characters to others: escaped.
+# Line breaks in some YAML parsers, and characters in others: escaped.
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 
 
 def manifests(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
-    """Every object of the job in the order of its creation, the job itself last."""
+    """Render every object in the order of creation, the job object last."""
     return [
-        *([beside.config_map(spec, options)] if spec.config_yaml is not None else []),
-        *([beside.network_policy(spec, options)] if options.network_policy else []),
+        *([support_objects.config_map(spec, options)] if spec.config_yaml is not None else []),
+        *([support_objects.network_policy(spec, options)] if options.network_policy else []),
         *_job(app, spec, options),
     ]
 
@@ -34,7 +34,7 @@ def manifests(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, An
 def _job(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
     match options.kind:
         case "job":
-            return [beside.service(spec, options), job(app, spec, options)]
+            return [support_objects.service(spec, options), job(app, spec, options)]
         case "jobset":
             return [jobset(app, spec, options)]
         case "trainjob":
@@ -43,17 +43,12 @@ def _job(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
             return [volcano_job(app, spec, options)]
 
 
-def top_object(rendered: list[dict[str, Any]]) -> dict[str, Any]:
-    """The job itself."""
-    return rendered[-1]
-
-
 def to_yaml(rendered: list[dict[str, Any]]) -> bytes:
-    """One document per object: what --dry-run prints, `kubectl apply -f -` takes and submit reads."""
+    """Write one document per object: for --dry-run, `kubectl apply -f -` and submit."""
     import yaml
 
     class _Dumper(yaml.SafeDumper):
-        """Every object in full, and strings that every YAML reads as strings."""
+        """Without aliases, and with strings that every YAML parser reads as strings."""
 
         def ignore_aliases(self, data: object) -> bool:
             return True
@@ -62,7 +57,7 @@ def to_yaml(rendered: list[dict[str, Any]]) -> bytes:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, _style(value))
 
     _Dumper.add_representer(str, text)
-    # No folding: a folded line reads as another one to people.
+    # No folding, for readability.
     dumped = yaml.dump_all(
         rendered, Dumper=_Dumper, sort_keys=False, explicit_start=True, allow_unicode=True, width=10**6
     )
@@ -79,7 +74,7 @@ def _style(value: str) -> str | None:
 
 
 def from_yaml(content: bytes) -> list[dict[str, Any]]:
-    """The objects of a plan; the inverse of `to_yaml`."""
+    """Read the objects of a plan; the inverse of `to_yaml`."""
     import yaml
 
     return [document for document in yaml.safe_load_all(content.decode()) if document is not None]

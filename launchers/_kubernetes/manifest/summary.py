@@ -1,25 +1,25 @@
-"""The plan in a few words, and what a person should know before it runs."""
+"""The summary line of a plan, and notes for the person who launches it."""
 
 from __future__ import annotations
 
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest import words
+from launchers._kubernetes.manifest import validators
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import object_name
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.manifest.size import assumed
+from launchers._kubernetes.manifest.node_resources import assumed_defaults
 
 _KINDS = {"job": "Job", "jobset": "JobSet", "volcano": "Volcano Job", "trainjob": "TrainJob"}
 
 
 def summary(spec: JobSpec, options: Options) -> str:
-    """One line: how much, as what, where."""
+    """One line: nodes, processes, kind, name, namespace."""
     kind = "GPU" if spec.device == "cuda" else "CPU"
     where = f"{_KINDS[options.kind]} {object_name(spec)} in namespace {options.namespace}"
     return f"{spec.nodes} node(s) x {spec.procs_per_node} {kind} processes on Kubernetes: {where}"
 
 
 def notes(spec: JobSpec, options: Options) -> tuple[str, ...]:
-    """What was assumed, what the cluster must allow first, what will be lost."""
+    """Defaults that apply, rights that the namespace needs, data that will be lost."""
     found = []
     if options.rdma:
         found.append(
@@ -29,10 +29,10 @@ def notes(spec: JobSpec, options: Options) -> tuple[str, ...]:
         )
     if options.claim is None:
         found.append("no run volume: the run ends with its pod, checkpoints too (--run-volume pvc/NAME)")
-    if assumption := assumed(spec):
-        found.append(f"each node has at most {' and '.join(assumption)}")
-    if options.image is not None and not words.is_pinned(options.image):
+    if defaults := assumed_defaults(spec):
+        found.append(f"each node has at most {' and '.join(defaults)}")
+    if options.image is not None and not validators.is_pinned(options.image):
         found.append(f"the image {options.image} may be another one at each start: give a tag or a digest")
     if options.kind == "jobset" and spec.time_limit_s is not None:
-        found.append("the time limit is that of each attempt: a JobSet makes its Job anew")
+        found.append("the time limit is that of each attempt: a JobSet recreates its Job")
     return tuple(found)

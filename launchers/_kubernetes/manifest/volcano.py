@@ -1,7 +1,7 @@
-"""`--kind volcano`: TorchX's own Volcano job, with what it leaves out laid over it.
+"""`--kind volcano`: TorchX's Volcano job, overlaid with what it lacks.
 
-TorchX renders one task per node. It draws a random name, asks for no security level, no grace and no
-limit of /dev/shm, and restarts on every exit code.
+TorchX renders one task per node, with a random name, without a security level, a grace period and a limit of
+/dev/shm, and it restarts on every exit code.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
-from launchers._kubernetes.manifest.beside import metadata
-from launchers._kubernetes.manifest.job import FATAL
+from launchers._kubernetes.manifest.indexed_job import FATAL
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import CONTAINER, object_name
-from launchers._kubernetes.manifest.options import Options
-from launchers._kubernetes.manifest.patch import merge
-from launchers._kubernetes.manifest.pod import patched, unpatched
+from launchers._kubernetes.manifest.pod import base_template, with_pod_patch
+from launchers._kubernetes.manifest.pod_patch import merge
+from launchers._kubernetes.manifest.support_objects import metadata
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
@@ -25,24 +25,24 @@ _INSTANCE = "app.kubernetes.io/instance"
 
 
 def volcano_job(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
-    """TorchX's resource and our overlay; raises ConfigError where the kubernetes client is missing."""
-    return overlaid(torchx_resource(app, options), app, spec, options)
+    """Render TorchX's resource with our overlay; raises ConfigError without the kubernetes client."""
+    return overlay(torchx_resource(app, options), app, spec, options)
 
 
 def torchx_resource(app: AppDef, options: Options) -> dict[str, Any]:
-    """What TorchX makes of the app, as plain dicts."""
+    """Render the app by TorchX, as plain dicts."""
     try:
         import kubernetes  # noqa: F401
     except ImportError:
         raise ConfigError(
             "--kind volcano needs the kubernetes client",
             cause="TorchX renders a Volcano job with its models",
-            mend="pip install 'dist-train[kubernetes]', or take another --kind",
+            hint="pip install 'dist-train[kubernetes]', or take another --kind",
         ) from None
     from torchx.schedulers.kubernetes_scheduler import app_to_resource, sanitize_for_serialization
 
     with warnings.catch_warnings():
-        # "Volcano does NOT support retries correctly": of version 1.4, and our policies replace TorchX's.
+        # "Volcano does NOT support retries correctly" is about 1.4, and our policies replace TorchX's.
         warnings.simplefilter("ignore")
         resource = app_to_resource(
             app, queue_of(options), options.service_account, priority_class=options.priority_class
@@ -53,12 +53,12 @@ def torchx_resource(app: AppDef, options: Options) -> dict[str, Any]:
 
 
 def queue_of(options: Options) -> str:
-    """Volcano has a queue of this name from the beginning."""
+    """The queue; every Volcano has one with the name `default`."""
     return options.queue or "default"
 
 
-def overlaid(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
-    """The resource with a name that is the same every time, our pod template, gang and exit codes."""
+def overlay(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
+    """Overlay a deterministic name, our pod template, gang size and exit code policies."""
     tasks = [_task(task, app, spec, options, node) for node, task in enumerate(resource["spec"]["tasks"])]
     return {
         **resource,
@@ -66,7 +66,7 @@ def overlaid(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Opti
         "spec": {
             **resource["spec"],
             "minAvailable": spec.nodes,
-            # Volcano gives up when it has counted this many restarts, the last of which it does not make.
+            # Volcano fails the job at this many restarts, and does not make the last of them.
             "maxRetry": spec.max_restarts + 1,
             "policies": _policies(),
             **({} if options.ttl_s is None else {"ttlSecondsAfterFinished": options.ttl_s}),
@@ -78,23 +78,23 @@ def overlaid(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Opti
 def _task(task: dict[str, Any], app: AppDef, spec: JobSpec, options: Options, node: int) -> dict[str, Any]:
     template = task["template"]
     for container in template["spec"]["containers"]:
-        container["name"] = CONTAINER  # TorchX calls each by its task
+        container["name"] = CONTAINER  # TorchX uses the task's name
     template["metadata"]["labels"][_INSTANCE] = object_name(spec)
-    both = merge(template, unpatched(app, spec, options, node))
+    both = merge(template, base_template(app, spec, options, node))
     both["spec"]["volumes"] = _mounted(both["spec"])
-    # A task's own policies and retries would go before the job's.
+    # A task's own policies and retries would take precedence over the job's.
     kept = {key: value for key, value in task.items() if key not in ("policies", "maxRetry")}
-    return {**kept, "template": patched(both, options)}
+    return {**kept, "template": with_pod_patch(both, options)}
 
 
 def _mounted(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Without TorchX's volumes in whose place ours are mounted."""
+    """The volumes that are mounted: TorchX's are replaced by ours of the same mount paths."""
     names = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
     return [volume for volume in pod["volumes"] if volume["name"] in names]
 
 
 def _policies() -> list[dict[str, Any]]:
-    """The first that matches counts. Volcano knows no restart that costs nothing: 75 and 79 count too."""
+    """The policies; the first match applies. Every restart counts in Volcano, also after 75 and 79."""
     return [
         *({"exitCode": int(code), "action": "TerminateJob"} for code in sorted(FATAL)),
         {"event": "PodEvicted", "action": "RestartJob"},

@@ -1,1 +1,10 @@
-"""TorchX: its Runner, our Scheduler, what they submit, read and remove."""
+"""TorchX: its Runner, our schedulers, and what these do on the cluster.
+
+pod_logs           the output of a node's pods, read once or followed
+removal            delete everything of a run
+preflight          checks of queue and run volume before anything is created
+object_submission  create the objects of a plan, replacing a finished start of the same run
+scheduler          the TorchX scheduler for Job, JobSet and TrainJob
+volcano_scheduler  the one for Volcano, over TorchX's own
+torchx_session     one job through TorchX's Runner: submit, status, logs, cancel
+"""

@@ -1,41 +1,43 @@
-"""Removing a job: everything with the run's label, so that nothing is left; pods save and stop first."""
+"""Remove a job: everything with the run's label; the pods save and stop within their grace."""
 
 from __future__ import annotations
 
 from dist_train.errors import UnavailableError
-from launchers._kubernetes.api.cluster import Body, Cluster
-from launchers._kubernetes.api.kinds import POD, Kind, beside
-from launchers._kubernetes.api.refusals import Forbidden, MissingApi
+from launchers._kubernetes.api.api_errors import Forbidden, MissingApi
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.kinds import POD, Body, Kind, support_kinds
 from launchers._kubernetes.manifest.names import RUN_LABEL
 from launchers._kubernetes.state.handles import Job
-from launchers._kubernetes.terminal import say
+from launchers._kubernetes.stderr_messages import print_notice
 
 
 def remove(cluster: Cluster, job: Job, run_label: str | None) -> None:
-    """Order the removal of the job and of all that belongs to the run; done again, it changes nothing.
+    """Request the deletion of the job and of every object of the run; idempotent.
 
-    Raises UnavailableError where the job itself may not be deleted.
+    Raises UnavailableError where the job object may not be deleted.
     """
-    top = cluster.get(job.top, job.name)
-    mine = top is not None and run_label in (None, label_of(top))
-    if top is not None and mine:
-        run_label = label_of(top)
-        if not is_deleting(top):
-            # Foreground: the object stays until its pods are gone, so that `status` sees them save.
-            cluster.delete(job.top, job.name, "Foreground", str(top["metadata"].get("uid") or "") or None)
+    body = cluster.get(job.api_kind, job.name)
+    of_this_run = body is not None and run_label in (None, label_of(body))
+    if body is not None and of_this_run:
+        run_label = label_of(body)
+        if not is_deleting(body):
+            # Foreground: the object exists until its pods are gone, so that `status` shows them.
+            cluster.delete(
+                job.api_kind, job.name, "Foreground", str(body["metadata"].get("uid") or "") or None
+            )
     if run_label is not None:
-        remove_beside(cluster, job, run_label)
+        remove_support_objects(cluster, job, run_label)
 
 
-def remove_beside(cluster: Cluster, job: Job, run_label: str) -> None:
-    """What nobody owns: where the owner could not be set, the garbage collector passes it over."""
-    for kind in (*beside(job.kind), POD):
+def remove_support_objects(cluster: Cluster, job: Job, run_label: str) -> None:
+    """Delete objects without an owner, which the garbage collector does not remove."""
+    for kind in (*support_kinds(job.kind), POD):
         for body in _listed(cluster, kind, f"{RUN_LABEL}={run_label}"):
             if not is_deleting(body) and not (body["metadata"].get("ownerReferences") or ()):
                 try:
                     cluster.delete(kind, str(body["metadata"]["name"]))
                 except Forbidden as error:
-                    say(f"{kind.kind} {body['metadata']['name']} is left: {error.what}")
+                    print_notice(f"{kind.kind} {body['metadata']['name']} is left: {error.what}")
 
 
 def _listed(cluster: Cluster, kind: Kind, selector: str) -> tuple[Body, ...]:
@@ -44,26 +46,26 @@ def _listed(cluster: Cluster, kind: Kind, selector: str) -> tuple[Body, ...]:
     except MissingApi:
         return ()
     except Forbidden as error:
-        say(f"{kind.plural} of the run may be left: {error.what}")
+        print_notice(f"{kind.plural} of the run may be left: {error.what}")
         return ()
 
 
 def label_of(body: Body) -> str | None:
-    """The run that an object belongs to."""
+    """The run label of an object."""
     labels = body["metadata"].get("labels") or {}
     return labels.get(RUN_LABEL)
 
 
 def is_deleting(body: Body) -> bool:
-    """Whether its removal was ordered."""
+    """Whether its deletion was requested."""
     return body["metadata"].get("deletionTimestamp") is not None
 
 
-def take_back(cluster: Cluster, made: list[tuple[Kind, Body]]) -> None:
-    """After a refusal in the middle: what was made before it goes, the last first."""
+def undo_creation(cluster: Cluster, made: list[tuple[Kind, Body]]) -> None:
+    """Delete what was created before a submission failed, the last first."""
     for kind, body in reversed(made):
         head = body["metadata"]
         try:
             cluster.delete(kind, str(head["name"]), uid=str(head.get("uid") or "") or None)
         except UnavailableError as error:
-            say(f"{kind.kind} {head['name']} was made and could not be removed: {error.what}")
+            print_notice(f"{kind.kind} {head['name']} was made and could not be removed: {error.what}")

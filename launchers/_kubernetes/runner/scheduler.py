@@ -1,4 +1,4 @@
-"""Our TorchX scheduler for plain clusters: Job, JobSet and TrainJob, by the API server alone."""
+"""TorchX schedulers: the methods that all kinds share, and the scheduler for Job, JobSet and TrainJob."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, Role, RoleStatus, runopts
 
 from dist_train.jobs.launcher import Phase
-from launchers._kubernetes.api.cluster import Body, Cluster
-from launchers._kubernetes.api.kinds import JOB, JOB_SET, TRAIN_JOB, Kind
-from launchers._kubernetes.api.refusals import MissingApi
+from launchers._kubernetes.api.api_errors import MissingApi
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.kinds import JOB, JOB_SET, TRAIN_JOB, Body, Kind
 from launchers._kubernetes.manifest.render import to_yaml
-from launchers._kubernetes.runner import removal, submission
-from launchers._kubernetes.runner.logs import NodeLog, read_log
+from launchers._kubernetes.runner import object_submission, removal
+from launchers._kubernetes.runner.pod_logs import NodeLogFollower, read_log
 from launchers._kubernetes.state.handles import Job, read_app_id
-from launchers._kubernetes.state.news import News
+from launchers._kubernetes.state.job_object import JobObject, read_job_object
+from launchers._kubernetes.state.job_snapshot import label_of_job, list_pods, take_snapshot
+from launchers._kubernetes.state.job_status import JobStatus, status_of
+from launchers._kubernetes.state.pod_watch import PodWatch
 from launchers._kubernetes.state.pods import Pod, newest_of_nodes
-from launchers._kubernetes.state.sight import label_of_job, list_pods, look
-from launchers._kubernetes.state.standing import Standing, standing
-from launchers._kubernetes.state.top import Top, read_top
 
 _MANAGED = "app.kubernetes.io/managed-by=dist-train"
 _STATES: dict[Phase, AppState] = {
@@ -44,62 +44,64 @@ _STAGES = {
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a scheduler works with; the cluster is opened at its first use."""
+class SchedulerInputs:
+    """What a scheduler needs; the cluster is connected at its first use."""
 
     cluster: Callable[[], Cluster]
-    news: News
+    pod_watch: PodWatch
     run_label: str | None = None
     render: Callable[[AppDef], list[Body]] | None = None
-    terms: submission.Terms | None = None
+    submission: object_submission.Submission | None = None
 
 
-class Verbs:
-    """Every verb of a TorchX scheduler, for all of our kinds."""
+class SchedulerMixin:
+    """The methods of a TorchX scheduler, the same for every `--kind`."""
 
     kinds: ClassVar[Mapping[str, Kind]]
-    work: Work
+    inputs: SchedulerInputs
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[list[Body]]:
-        """The manifests; what the Runner has put into the app from this machine's files is taken out."""
-        assert self.work.render is not None
+        """Render the manifests, without the variables that the Runner has added from this machine's files."""
+        assert self.inputs.render is not None
         for role in app.roles:
             for name in [name for name in role.env if name.startswith("TORCHX_")]:
                 del role.env[name]
-        return AppDryRunInfo(self.work.render(app), lambda rendered: to_yaml(rendered).decode())
+        return AppDryRunInfo(self.inputs.render(app), lambda rendered: to_yaml(rendered).decode())
 
     def schedule(self, dryrun_info: AppDryRunInfo[list[Body]]) -> str:
-        """Create every object in order."""
-        assert self.work.terms is not None
-        job = submission.create(self.work.cluster(), dryrun_info.request, self.work.terms)
+        """Create every object of the request."""
+        assert self.inputs.submission is not None
+        job = object_submission.create(self.inputs.cluster(), dryrun_info.request, self.inputs.submission)
         return job.app_id
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """The whole answer is in `structured_error_msg` (Standing.to_text); None: nothing is there."""
+        """Read the status; all of it is in `structured_error_msg` (JobStatus.to_text). None: no such job."""
         job = read_app_id(app_id)
-        sight = look(self.work.cluster(), job, self.work.run_label)
-        found = standing(job, sight, self.work.news.seen)
-        return None if found is None else _response(app_id, found, sight.pods, sight.top)
+        snapshot = take_snapshot(self.inputs.cluster(), job, self.inputs.run_label)
+        found = status_of(job, snapshot, self.inputs.pod_watch.seen)
+        return None if found is None else _response(app_id, found, snapshot.pods, snapshot.job_object)
 
     def list(self) -> list[ListAppResponse]:
-        """Every job of ours in the namespace."""
-        cluster = self.work.cluster()
+        """List every job of dist-train in the namespace."""
+        cluster = self.inputs.cluster()
         found = []
         for name, kind in self.kinds.items():
             try:
                 bodies = cluster.find(kind, _MANAGED).items
             except MissingApi:
                 continue
-            tops = [read_top(name, body) for body in bodies]
+            jobs = [read_job_object(name, body) for body in bodies]
             found += [
-                ListAppResponse(Job(name, cluster.namespace, top.name).app_id, _STAGES[top.stage])
-                for top in tops
+                ListAppResponse(
+                    Job(name, cluster.namespace, job_object.name).app_id, _STAGES[job_object.stage]
+                )
+                for job_object in jobs
             ]
         return found
 
     def _cancel_existing(self, app_id: str) -> None:
-        """Order the removal of everything; pods have their grace to save and stop."""
-        removal.remove(self.work.cluster(), read_app_id(app_id), self.work.run_label)
+        """Request the deletion of everything; pods save and stop within their grace."""
+        removal.remove(self.inputs.cluster(), read_app_id(app_id), self.inputs.run_label)
 
     def log_iter(
         self,
@@ -112,18 +114,20 @@ class Verbs:
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Node `k`'s lines, from all its pods; one stream holds both stdout and stderr."""
+        """Yield the lines of node `k`, from all its pods; stdout and stderr are one stream."""
         if streams not in (None, Stream.COMBINED):
-            raise ValueError("Kubernetes keeps stdout and stderr together")
-        job, cluster = read_app_id(app_id), self.work.cluster()
+            raise ValueError("Kubernetes has stdout and stderr in one stream")
+        job, cluster = read_app_id(app_id), self.inputs.cluster()
 
-        label = self.work.run_label or label_of_job(cluster, job)
+        label = self.inputs.run_label or label_of_job(cluster, job)
 
         def pods() -> list[Pod]:
             return list_pods(cluster, label)
 
         if should_tail:
-            lines = NodeLog(cluster, pods, k, lambda: self._is_over(app_id), self.work.news).lines()
+            lines = NodeLogFollower(
+                cluster, pods, k, lambda: self._is_over(app_id), self.inputs.pod_watch
+            ).lines()
         else:
             lines = read_log(cluster, job, pods(), k, None)
         ended = (f"{line}\n" for line in lines)
@@ -134,14 +138,14 @@ class Verbs:
         return found is None or found.state in (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
 
-class PlainScheduler(Verbs, Scheduler[Mapping[str, Any]]):  # type: ignore[misc]
-    """TorchX's interface over batch/v1 Jobs, JobSets and TrainJobs."""
+class PlainScheduler(SchedulerMixin, Scheduler[Mapping[str, Any]]):  # type: ignore[misc]
+    """TorchX scheduler for batch/v1 Jobs, JobSets and TrainJobs; needs no client of an operator."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {"job": JOB, "jobset": JOB_SET, "trainjob": TRAIN_JOB}
 
-    def __init__(self, session_name: str, work: Work) -> None:
+    def __init__(self, session_name: str, inputs: SchedulerInputs) -> None:
         super().__init__("dist_train", session_name)
-        self.work = work
+        self.inputs = inputs
 
     def _run_opts(self) -> runopts:
         found = runopts()
@@ -150,10 +154,12 @@ class PlainScheduler(Verbs, Scheduler[Mapping[str, Any]]):  # type: ignore[misc]
         return found
 
     def _validate(self, app: AppDef, scheduler: str) -> None:
-        """Options and sizes were checked when the app was made."""
+        """Do nothing: options and sizes are checked when the app is created."""
 
 
-def _response(app_id: str, found: Standing, pods: tuple[Pod, ...], top: Top | None) -> DescribeAppResponse:
+def _response(
+    app_id: str, found: JobStatus, pods: tuple[Pod, ...], job_object: JobObject | None
+) -> DescribeAppResponse:
     replicas = [
         ReplicaStatus(node, _pod_state(pod), "trainer", pod.host)
         for node, pod in newest_of_nodes(pods).items()
@@ -161,7 +167,7 @@ def _response(app_id: str, found: Standing, pods: tuple[Pod, ...], top: Top | No
     return DescribeAppResponse(
         app_id=app_id,
         state=_STATES[found.state.phase],
-        num_restarts=0 if top is None else top.restarts,
+        num_restarts=0 if job_object is None else job_object.restarts,
         msg=found.state.detail,
         structured_error_msg=found.to_text(),
         roles_statuses=[RoleStatus("trainer", replicas)],

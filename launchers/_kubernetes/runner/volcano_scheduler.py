@@ -1,4 +1,7 @@
-"""TorchX's own scheduler for Volcano, with a name that is the same every time and our verbs."""
+"""TorchX's scheduler for Volcano with our methods.
+
+A module of its own: importing TorchX's scheduler needs the kubernetes client, which the other kinds do not.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import ClassVar
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
 
 from launchers._kubernetes.api.kinds import VOLCANO_JOB, Kind
-from launchers._kubernetes.runner.scheduler import Verbs, Work
+from launchers._kubernetes.runner.scheduler import SchedulerInputs, SchedulerMixin
 
 
-class VolcanoScheduler(Verbs, KubernetesScheduler):  # type: ignore[misc]
-    """Its options and its form of the job (see volcano.py); our requests, bounds and words."""
+class VolcanoScheduler(SchedulerMixin, KubernetesScheduler):  # type: ignore[misc]
+    """Options and job form of TorchX (see manifest/volcano.py); requests, timeouts and errors of ours."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {"volcano": VOLCANO_JOB}
 
-    def __init__(self, session_name: str, work: Work) -> None:
+    def __init__(self, session_name: str, inputs: SchedulerInputs) -> None:
         super().__init__(session_name)
-        self.work = work
+        self.inputs = inputs

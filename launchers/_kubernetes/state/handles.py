@@ -1,4 +1,4 @@
-"""A job's name between commands: `kubernetes:KIND/NAMESPACE/NAME`, with `@CONTEXT` where one was given."""
+"""Job handles: `kubernetes:KIND/NAMESPACE/NAME`, with `@CONTEXT` where one was given."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 
 from dist_train.jobs import JobHandle
-from launchers._kubernetes.api.kinds import TOP, Kind
+from launchers._kubernetes.api.kinds import JOB_KINDS, Kind
 
 _HANDLE = re.compile(r"(\w+)/([a-z0-9.-]+)/([a-z0-9.-]+)(?:@(.+))?")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Which object is the job, and through which kubeconfig context it is reached (None: the current)."""
+    """A reference to the job object; `context`: of the kubeconfig (None: the current one)."""
 
     kind: str
     namespace: str
@@ -21,31 +21,31 @@ class Job:
     context: str | None = None
 
     @property
-    def top(self) -> Kind:
-        """The kind of the object that is the job."""
-        return TOP[self.kind]
+    def api_kind(self) -> Kind:
+        """The API kind of the job object."""
+        return JOB_KINDS[self.kind]
 
     @property
     def handle(self) -> JobHandle:
-        """As job.json keeps it."""
+        """The handle, as job.json stores it."""
         at = f"@{self.context}" if self.context else ""
         return JobHandle(f"kubernetes:{self.kind}/{self.namespace}/{self.name}{at}")
 
     @property
     def app_id(self) -> str:
-        """TorchX's id: it must hold no slash, which a context may."""
+        """The id for TorchX: it must have no slash, which a context may have."""
         return f"{self.kind}:{self.namespace}:{self.name}"
 
-    def kubectl(self, words: str) -> str:
-        """A command for a person, for this cluster and namespace."""
+    def kubectl(self, arguments: str) -> str:
+        """Return a kubectl command for this cluster and namespace."""
         context = f" --context {self.context}" if self.context else ""
-        return f"kubectl{context} -n {self.namespace} {words}"
+        return f"kubectl{context} -n {self.namespace} {arguments}"
 
 
 def read_handle(handle: JobHandle) -> Job | None:
-    """The job of a handle; None for text that is none of ours."""
+    """The job of a handle; None for text of another form."""
     match = _HANDLE.fullmatch(handle.id)
-    if match is None or match[1] not in TOP:
+    if match is None or match[1] not in JOB_KINDS:
         return None
     return Job(match[1], match[2], match[3], match[4])
 

@@ -1,4 +1,4 @@
-"""A pod as its status tells it, and which pods are the newest of their nodes."""
+"""A pod parsed from its status, and which pods are the newest of their nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dist_train import env
 from launchers._kubernetes.state.verdict import Verdict, read_verdict
 
-# Where the controllers write a pod's number among its like.
+# Where the controllers write a pod's index.
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _REPLICA = "torchx.pytorch.org/replica-id"
 _JOB_SET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
@@ -18,7 +18,7 @@ _JOB_SET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
 @dataclass(frozen=True)
 class Container:
-    """The agent's container: not begun (`waiting`), at work, or ended (`exit_code`)."""
+    """The agent's container: not started (`waiting`), running, or terminated (`exit_code`)."""
 
     name: str
     image: str = ""
@@ -30,9 +30,9 @@ class Container:
     restarts: int = 0
     finished: datetime | None = None
     verdict: Verdict | None = None
-    # Its limit, as the pod's manifest has it: `2Gi`.
+    # Its memory limit, as in the pod's manifest: `2Gi`.
     memory: str = ""
-    # Of the image that its machine has: a tag may mean another one there. Hexadecimal, without `sha256:`.
+    # Of the image on its machine, where a tag may mean another one. Hexadecimal, without `sha256:`.
     digest: str = ""
 
 
@@ -50,65 +50,65 @@ class Pod:
     reason: str = ""
     message: str = ""
     conditions: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    # When its grace is over, where its deletion was ordered.
+    # The end of its grace, where it is being deleted.
     deadline: datetime | None = None
     # Containers that are not ours and still run.
-    beside: tuple[str, ...] = ()
+    other_containers: tuple[str, ...] = ()
     restarts: int = 0
-    # For `max`: names of a deleted pod's successors do not tell their order, versions do.
+    # resourceVersion: orders a deleted pod and its successors, whose names have no order.
     version: int = 0
 
     @property
     def ended(self) -> bool:
-        """Whether its agent will not run again."""
+        """Whether its agent has ended; it is not started again in this pod."""
         return self.phase in ("Succeeded", "Failed") or self.container.exit_code is not None
 
     @property
-    def begun(self) -> bool:
-        """Whether its agent runs or ran: then there is a log."""
+    def started(self) -> bool:
+        """Whether its agent runs or ran: then it has a log."""
         return self.container.running or self.container.exit_code is not None
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion was ordered."""
+        """Whether it is being deleted."""
         return self.deadline is not None
 
     @property
-    def silent(self) -> bool:
-        """Whether its machine does not answer: what runs without probes is ready, but for that."""
+    def host_unresponsive(self) -> bool:
+        """Whether its machine does not respond: a pod without probes is not ready for this reason only."""
         not_ready = self.condition("Ready", "False") is not None
         return self.container.running and not_ready and self.condition("ContainersReady") is not None
 
     @property
     def verdict(self) -> Verdict | None:
-        """What its agent told at its end."""
+        """The termination message of its agent."""
         return self.container.verdict
 
     def condition(self, name: str, status: str = "True") -> tuple[str, str] | None:
-        """(reason, message) of a condition that has this status."""
+        """Return (reason, message) of a condition that has this status."""
         found = self.conditions.get(name)
         return found[1:] if found is not None and found[0] == status else None
 
 
 def read_pod(body: Mapping[str, Any]) -> Pod:
-    """From the API's object; every field may be missing in a pod that has just been made."""
+    """Parse the API's object; every field may be missing in a pod that was just created."""
     head, spec, status = body.get("metadata") or {}, body.get("spec") or {}, body.get("status") or {}
-    ours = _agent(spec.get("containers") or [])
+    agent = _agent(spec.get("containers") or [])
     states = {str(entry.get("name")): entry for entry in status.get("containerStatuses") or ()}
     labels = head.get("labels") or {}
-    beside = [name for name, entry in states.items() if name != ours["name"] and _running(entry)]
-    state = states.get(ours["name"]) or {}
+    others = [name for name, entry in states.items() if name != agent["name"] and _running(entry)]
+    state = states.get(agent["name"]) or {}
     return Pod(
         name=str(head.get("name")),
         uid=str(head.get("uid") or head.get("name")),
         created=str(head.get("creationTimestamp") or ""),
         phase=str(status.get("phase") or "Pending"),
         container=replace(
-            _container(str(ours["name"]), str(ours.get("image") or ""), state),
-            memory=str(((ours.get("resources") or {}).get("limits") or {}).get("memory") or ""),
+            _container(str(agent["name"]), str(agent.get("image") or ""), state),
+            memory=str(((agent.get("resources") or {}).get("limits") or {}).get("memory") or ""),
             digest=str(state.get("imageID") or "").rpartition("sha256:")[2],
         ),
-        node=_node(labels, head.get("annotations") or {}, ours),
+        node=_node_index(labels, head.get("annotations") or {}, agent),
         host=str(spec.get("nodeName") or ""),
         reason=str(status.get("reason") or ""),
         message=str(status.get("message") or ""),
@@ -121,7 +121,7 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
             for entry in status.get("conditions") or ()
         },
         deadline=read_time(head.get("deletionTimestamp")),
-        beside=tuple(beside),
+        other_containers=tuple(others),
         restarts=int(labels.get(_JOB_SET_RESTART) or 0)
         if str(labels.get(_JOB_SET_RESTART, "")).isdigit()
         else 0,
@@ -130,7 +130,7 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
 
 
 def _agent(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The container that has the run's id in its environment; a cluster may have put others before it."""
+    """The container with the run's id in its environment; a cluster may inject others before it."""
     listed = list(containers)
     for container in listed:
         if any(variable.get("name") == env.RUN_ID for variable in container.get("env") or ()):
@@ -168,18 +168,23 @@ def _running(entry: Mapping[str, Any]) -> bool:
     return "running" in (entry.get("state") or {})
 
 
-def _node(
+def _node_index(
     labels: Mapping[str, str], annotations: Mapping[str, str], container: Mapping[str, Any]
 ) -> int | None:
-    own = {str(entry.get("name")): entry.get("value") for entry in container.get("env") or ()}
-    for value in (labels.get(_INDEX), annotations.get(_INDEX), own.get(env.NODE_RANK), labels.get(_REPLICA)):
+    variables = {str(entry.get("name")): entry.get("value") for entry in container.get("env") or ()}
+    for value in (
+        labels.get(_INDEX),
+        annotations.get(_INDEX),
+        variables.get(env.NODE_RANK),
+        labels.get(_REPLICA),
+    ):
         if value is not None and str(value).isdigit():
             return int(value)
     return None
 
 
 def read_time(text: object) -> datetime | None:
-    """An RFC 3339 time of the API; None where there is none."""
+    """Parse an RFC 3339 time of the API; None where there is none."""
     try:
         found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
@@ -188,14 +193,14 @@ def read_time(text: object) -> datetime | None:
 
 
 def newest_first(pods: Iterable[Pod]) -> list[Pod]:
-    """By their making; of one second, the one that is not going away, then the later written."""
+    """Sort by creation; of one second: not deleted before deleted, running before ended, then by version."""
     return sorted(
         pods, key=lambda pod: (pod.created, not pod.deleting, not pod.ended, pod.version), reverse=True
     )
 
 
 def newest_of_nodes(pods: Iterable[Pod]) -> dict[int, Pod]:
-    """The newest pod of each node, by its number."""
+    """The newest pod of each node, by its index."""
     found: dict[int, Pod] = {}
     for pod in newest_first(pods):
         found.setdefault(pod.node or 0, pod)
@@ -203,9 +208,10 @@ def newest_of_nodes(pods: Iterable[Pod]) -> dict[int, Pod]:
 
 
 def newest_generation(pods: Iterable[Pod]) -> list[Pod]:
-    """The pods, by node, that no later pod of the job has outlived: one start of the gang.
+    """The pods of the newest start of the gang, by node.
 
-    A node's newest pod may be of an earlier start: the later one was deleted with its object.
+    A node's newest pod may be of an earlier start (its later one was deleted): it ended before the newest
+    pod of the job was created.
     """
     newest = list(newest_of_nodes(pods).values())
     begun = max((at for pod in newest if (at := read_time(pod.created)) is not None), default=None)

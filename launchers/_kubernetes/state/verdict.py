@@ -1,4 +1,4 @@
-"""What an agent told Kubernetes when it ended: the JSON in /dev/termination-log."""
+"""The verdict of an agent: the JSON that it writes to /dev/termination-log when it ends."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dist_train.rundir.failure import Failure
-from dist_train.rundir.report import guilty_name
+from dist_train.rundir.outcome_text import root_cause_name
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an agent ended, and with it the run, as node `node` saw it. `code` is what `launch` returns."""
+    """How an agent and the run have ended, by the agent of `node`. `code`: the exit code of `launch`."""
 
     code: int
     why: str = ""
@@ -23,21 +23,22 @@ class Verdict:
     result: dict[str, Any] | None = None
 
     @property
-    def words(self) -> str:
-        """Who failed, why it ended, what was saved; for a person."""
-        failed = f"{guilty_name(self.failure)}: {self.failure.message}" if self.failure is not None else ""
+    def text(self) -> str:
+        """Which rank failed, why the run ended, which step was saved; for a person."""
+        failure = self.failure
+        failed = "" if failure is None else f"{root_cause_name(failure)}: {failure.message}"
         step = "" if self.step is None or f"step {self.step}" in self.why else f"step {self.step}"
         return "; ".join(part for part in (failed, self.why, step) if part)
 
     def to_record(self) -> dict[str, Any]:
-        """As the agent wrote it."""
+        """Return the record as the agent wrote it."""
         failure = None if self.failure is None else self.failure.to_record()
         named = {name: getattr(self, name) for name in ("code", "why", "node", "attempt", "step", "result")}
         return {**named, "failure": failure}
 
 
 def read_verdict(message: str) -> Verdict | None:
-    """None for text of another writer (the last lines of a log, a container runtime's complaint)."""
+    """Parse a termination message; None for other text (a log's last lines, a runtime error)."""
     try:
         record = json.loads(message)
         code = int(record["code"])

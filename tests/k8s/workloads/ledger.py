@@ -1,4 +1,4 @@
-"""A loop of one's own that notes which samples it trained; slow in the first attempt."""
+"""A training loop that records the samples of each step; slow in the first attempt."""
 
 import json
 import os
@@ -29,14 +29,14 @@ manager = dt.checkpoint.CheckpointManager(run.dir / "checkpoints", every_steps=5
 state = {"model": model, "optimizer": optimizer, "data": data}
 restored = manager.load_latest(state)
 step = restored.step if restored else 0
-notes = (run.dir / f"ledger-rank-{run.rank}.jsonl").open("a", buffering=1)
+ledger = (run.dir / f"ledger-rank-{run.rank}.jsonl").open("a", buffering=1)
 for _epoch in range(data.epoch, 2):
     for x, ids in data:
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-        notes.write(json.dumps({"attempt": run.attempt, "step": step, "ids": ids.tolist()}) + "\n")
+        ledger.write(json.dumps({"attempt": run.attempt, "step": step, "ids": ids.tolist()}) + "\n")
         manager.save_if_due(step, state)
         if run.attempt == 0:
             time.sleep(float(os.environ.get("SLOW_S", "0")))

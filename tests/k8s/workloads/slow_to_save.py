@@ -1,4 +1,4 @@
-"""A model whose save takes longer than two thirds of a grace of two seconds."""
+"""A model whose save takes longer than two thirds of a grace period of two seconds."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ from dist_train.models.convnet import ConvNet
 
 
 class SlowToSave(ConvNet):
-    """The same bits, later."""
+    """ConvNet with a slow state_dict."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(1.5)

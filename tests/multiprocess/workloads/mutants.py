@@ -1,6 +1,6 @@
-"""The models of the workloads; with MUTANT set, one mechanism of exact resume is broken on import.
+"""The models of the workloads; with MUTANT set, importing this breaks one mechanism of exact resume.
 
-A test of the same bits that stays green under a mutant proves nothing.
+A test of equal bits that passes with a mutant proves nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def _no_warm_up() -> None:
     build.warm_up = lambda *args, **kwargs: False
 
 
-def _random_streams_before_the_iterator() -> None:
-    """iter(DataLoader) draws from the global stream, after the checkpoint's has been restored."""
-    from dist_train.data.feed import Feed
+def _rng_state_before_the_iterator() -> None:
+    """iter(DataLoader) draws from the global generator, after its state was restored from the checkpoint."""
+    from dist_train.data.reading.torch_loader import TorchLoader
 
-    Feed._generator = lambda self, epoch: None  # type: ignore[method-assign,assignment,return-value]
+    TorchLoader._generator = lambda self, epoch: None  # type: ignore[method-assign,assignment,return-value]
 
 
 def _position_of_the_sampler() -> None:
-    """Two workers have been handed two batches each that nobody has trained on."""
-    from dist_train.data.exact import ExactLoader
+    """The position counts two prefetched batches of each of two workers."""
+    from dist_train.data.exact_loader import ExactLoader
 
     trained = ExactLoader.state_dict
 
@@ -44,7 +44,7 @@ def _position_of_the_sampler() -> None:
 
 _MUTANTS = {
     "no_warm_up": _no_warm_up,
-    "random_streams_before_the_iterator": _random_streams_before_the_iterator,
+    "rng_state_before_the_iterator": _rng_state_before_the_iterator,
     "position_of_the_sampler": _position_of_the_sampler,
 }
 if os.environ.get("MUTANT"):

@@ -1,4 +1,4 @@
-"""Digits that come slowly, by waiting: a run that a signal finds at work, and that needs no core.
+"""Digits that come slowly, by waiting: a run that is still running when a signal comes, and needs no core.
 
 Nothing here changes a bit. SLOW_S is the wait per sample in the first attempt; with WITNESS set to
 a folder, each rank starts a bare `sleep` and notes, ten times a second, whether it and the

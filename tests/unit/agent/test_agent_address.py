@@ -1,4 +1,4 @@
-"""Which address of a node the others are told: --interface, the cluster's name for it, its own."""
+"""The address by which other nodes reach this one: of --interface, and loopback names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-from dist_train import env
-from dist_train.agent.address import Address, choose, find_interface, is_address, own_loopback
+from dist_train.agent.coordination.address import (
+    Address,
+    find_interface,
+    is_address,
+    of_interface,
+    own_loopback,
+)
 from dist_train.errors import ConfigError
-
-SLURM = {env.LAUNCHER: "slurm"}
 
 
 class Entry:
@@ -47,37 +50,16 @@ def resolve(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
 @pytest.mark.parametrize("asked", ["ib0", "10.1.0.0/16", "10.1.2.3/32", "10.1.9.9/16"])
 def test_an_interface_by_name_or_network(asked: str) -> None:
     assert find_interface(asked) == ("ib0", "10.1.2.3")
-    assert choose({env.INTERFACE: asked, **SLURM, "SLURMD_NODENAME": "gpu01"}) == Address(
-        "10.1.2.3", "ib0", f"--interface {asked}: ib0 has 10.1.2.3"
-    )
+    assert of_interface(asked) == Address("10.1.2.3", "ib0", f"--interface {asked}: ib0 has 10.1.2.3")
 
 
 @pytest.mark.parametrize("asked", ["ib1", "10.2.0.0/16", "a/b", "six", "fe80::/16"])
-def test_an_interface_that_is_not_there_names_those_that_are(asked: str) -> None:
+def test_an_unknown_interface_lists_the_known_ones(asked: str) -> None:
     with pytest.raises(
         ConfigError, match=f"--interface {asked}: gpu01 has no such network interface"
     ) as caught:
-        choose({env.INTERFACE: asked})
+        of_interface(asked)
     assert caught.value.cause == "it has eno1 192.168.0.7, ib0 10.1.2.3, lo 127.0.0.1"
-
-
-def test_on_slurm_the_clusters_name_for_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve(monkeypatch, n17="10.1.2.3")
-    assert choose({**SLURM, "SLURMD_NODENAME": "n17"}) == Address("n17", None, "SLURMD_NODENAME=n17")
-
-
-def test_a_name_of_the_cluster_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve(monkeypatch, gpu01="192.168.0.7")
-    found = choose({**SLURM, "SLURMD_NODENAME": "n17"})
-    assert (found.host, found.interface) == ("gpu01", None)
-    assert found.why == "SLURMD_NODENAME=n17 does not resolve here, so the machine's own name gpu01"
-
-
-def test_elsewhere_the_machines_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve(monkeypatch, n17="10.1.2.3")
-    assert choose({}) == Address("gpu01", None, "the machine's own name gpu01")
-    inside_a_job = {env.LAUNCHER: "local", "SLURMD_NODENAME": "n17"}
-    assert choose(inside_a_job).host == "gpu01"
 
 
 @pytest.mark.parametrize(
@@ -95,17 +77,6 @@ def test_a_machine_whose_name_does_not_resolve_has_no_loopback_name(monkeypatch:
     assert own_loopback() == ""
 
 
-@pytest.mark.parametrize(
-    ("address", "host"), [("10.8.0.3", "10.8.0.3"), ("127.0.1.1", "gpu01"), (None, "gpu01")]
-)
-def test_a_pod_is_known_by_its_address_where_it_has_one(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, host: str
-) -> None:
-    """Its own name is in its /etc/hosts at once; in the cluster's DNS it may come later."""
-    resolve(monkeypatch, **({} if address is None else {"gpu01": address}))
-    assert choose({env.LAUNCHER: "kubernetes"}).host == host
-
-
 @pytest.mark.parametrize(("host", "known"), [("10.8.0.3", True), ("fe80::1", True), ("train-0.train", False)])
-def test_what_needs_no_name_service(host: str, known: bool) -> None:
+def test_ip_addresses_need_no_name_service(host: str, known: bool) -> None:
     assert is_address(host) is known

@@ -1,11 +1,11 @@
-"""Node 0's state machine: who starts, who is guilty, who is told; no sockets, no clocks."""
+"""Node 0's state machine: start, root cause, verdict; no sockets, no clocks."""
 
 from __future__ import annotations
 
 import pytest
 
-from dist_train.agent.coordinator import Coordinator, Send, Timing
-from dist_train.agent.messages import (
+from dist_train.agent.coordination.coordinator import INTERRUPT, Coordinator, Send, Timing
+from dist_train.agent.coordination.messages import (
     Bye,
     Join,
     NodeDone,
@@ -18,8 +18,9 @@ from dist_train.agent.messages import (
     Verdict,
     Waiting,
 )
-from dist_train.agent.policy import Decision, History, decide, decide_stop
+from dist_train.agent.failures.restart_policy import Decision, History, decide, decide_stop
 from dist_train.rundir.failure import Failure
+from dist_train.rundir.lost_node import LostNode
 
 
 class Clock:
@@ -30,7 +31,7 @@ class Clock:
         return self.now
 
 
-class Book:
+class MemoryRecorder:
     """A recorder in memory that applies the real restart rule."""
 
     def __init__(self, max_restarts: int = 3) -> None:
@@ -65,13 +66,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def recorder() -> MemoryRecorder:
+    return MemoryRecorder()
 
 
 @pytest.fixture
-def node0(clock: Clock, book: Book) -> Coordinator:
-    return Coordinator(2, "nonce", book, lambda: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
+def node0(clock: Clock, recorder: MemoryRecorder) -> Coordinator:
+    return Coordinator(2, "nonce", recorder, lambda: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
 
 
 def join(
@@ -99,7 +100,7 @@ def started(node0: Coordinator) -> list[Send]:
     return node0.receive(1, join(1))
 
 
-def test_an_attempt_starts_when_everybody_is_here(node0: Coordinator) -> None:
+def test_an_attempt_starts_when_all_nodes_have_joined(node0: Coordinator) -> None:
     assert started(node0) == [(n, Start(0, "127.0.0.1", 29500, ["host0", "host1"])) for n in (0, 1)]
 
 
@@ -119,7 +120,7 @@ def test_missing_nodes_are_named_every_15_s_and_given_up_at_the_deadline(
     assert isinstance(verdict, Verdict)
     assert (verdict.action, verdict.exit_code) == ("exit", 69)
     assert "node 1 never came in 60 s; here: node 0 (host0)" in verdict.why
-    assert node0.finished, "nobody waits for the goodbye of a node that never came"
+    assert node0.finished, "it does not wait for the Bye of a node that never came"
 
 
 def test_a_run_directory_that_is_not_shared_is_refused(node0: Coordinator) -> None:
@@ -138,14 +139,16 @@ def test_nodes_that_differ_are_refused_and_the_odd_one_is_named(node0: Coordinat
     assert "node 1 (host1) differs from node 0: torch: 2.12.0 there, 2.13.0 on node 0" in verdict.why
 
 
-def test_a_loopback_name_is_refused_where_machines_differ(node0: Coordinator, book: Book) -> None:
+def test_a_loopback_name_is_refused_where_machines_differ(
+    node0: Coordinator, recorder: MemoryRecorder
+) -> None:
     node0.receive(0, join(0, machine="gpu01"))
     [(_, verdict), *_] = node0.receive(1, join(1, machine="gpu02", loopback="127.0.1.1"))
     assert isinstance(verdict, Verdict)
     assert verdict.exit_code == 78
     assert "gpu02 -> 127.0.1.1 on node 1" in verdict.why
     assert "--interface NAME or CIDR" in verdict.why
-    assert book.attempts == 0, "no attempt was begun"
+    assert recorder.attempts == 0, "no attempt was begun"
 
 
 @pytest.mark.parametrize(
@@ -159,27 +162,27 @@ def test_one_machine_may_call_itself_loopback(
     assert [type(message) for _, message in sends] == [Start, Start]
 
 
-def test_the_first_failure_is_told_to_all_nodes_at_once(node0: Coordinator) -> None:
+def test_the_first_failure_is_sent_to_all_nodes_at_once(node0: Coordinator) -> None:
     started(node0)
     sends = node0.receive(1, NodeFailed(1, [failed(3)]))
     assert [type(message) for _, message in sends] == [StopWorkers, StopWorkers]
 
 
-def test_the_killed_rank_is_guilty_though_its_victims_were_heard_first(
-    node0: Coordinator, book: Book
+def test_the_killed_rank_is_the_root_cause_though_secondary_failures_came_first(
+    node0: Coordinator, recorder: MemoryRecorder
 ) -> None:
     started(node0)
     node0.receive(0, NodeFailed(0, [failed(0, "victim", 1), failed(1, "victim", 1)]))
     node0.receive(0, NodeStopped(0, []))
     node0.receive(1, NodeStopped(1, [failed(3)]))
-    verdict, failure = book.ends[-1]
+    verdict, failure = recorder.ends[-1]
     assert (verdict.action, verdict.exit_code) == ("restart", 137)
     assert failure is not None
-    assert (failure.rank, failure.victims) == (3, (0, 1))
+    assert (failure.rank, failure.secondary_failures) == (3, (0, 1))
 
 
 def test_node_0_waits_two_seconds_for_reports_not_longer(
-    node0: Coordinator, clock: Clock, book: Book
+    node0: Coordinator, clock: Clock, recorder: MemoryRecorder
 ) -> None:
     started(node0)
     node0.receive(0, NodeFailed(0, [failed(0)]))
@@ -187,100 +190,104 @@ def test_node_0_waits_two_seconds_for_reports_not_longer(
     assert node0.tick() == []
     clock.now += 0.2
     assert [type(message) for _, message in node0.tick()] == [Verdict, Verdict]
-    assert book.ends
+    assert recorder.ends
 
 
-def test_an_early_exit_with_0_is_guilty_when_all_others_are_victims(node0: Coordinator, book: Book) -> None:
+def test_an_early_exit_with_0_is_the_root_cause_when_all_others_are_secondary(
+    node0: Coordinator, recorder: MemoryRecorder
+) -> None:
     started(node0)
     node0.receive(0, RankExited(0, 1, 0))
     node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
     node0.receive(0, NodeStopped(0, []))
     node0.receive(1, NodeStopped(1, [failed(2, "victim", 1)]))
-    verdict, failure = book.ends[-1]
+    verdict, failure = recorder.ends[-1]
     assert failure is not None
     assert (failure.cls, failure.rank, failure.host, failure.local_rank) == ("early_exit", 1, "host0", 1)
     assert (verdict.action, verdict.exit_code) == ("exit", 1)
 
 
-def test_an_exception_is_not_restarted(node0: Coordinator, book: Book) -> None:
+def test_an_exception_is_not_restarted(node0: Coordinator, recorder: MemoryRecorder) -> None:
     started(node0)
     node0.receive(0, NodeFailed(0, [failed(0, "exception", 3)]))
     node0.receive(0, NodeStopped(0, []))
     node0.receive(1, NodeStopped(1, []))
-    assert (book.ends[-1][0].action, book.ends[-1][0].exit_code) == ("exit", 3)
+    assert (recorder.ends[-1][0].action, recorder.ends[-1][0].exit_code) == ("exit", 3)
 
 
-def test_a_lost_node_ends_the_attempt_for_all_with_79(node0: Coordinator, clock: Clock, book: Book) -> None:
+def test_a_lost_node_ends_the_attempt_for_all_with_79(
+    node0: Coordinator, clock: Clock, recorder: MemoryRecorder
+) -> None:
     started(node0)
     node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
     node0.lost(1, "its agent's connection closed")
     node0.receive(0, NodeStopped(0, []))
-    verdict, failure = book.ends[-1]
+    verdict, failure = recorder.ends[-1]
     assert (verdict.action, verdict.exit_code) == ("exit", 79)
     assert failure is not None
     assert (failure.cls, failure.node_rank, failure.host) == ("node_lost", 1, "host1")
 
 
-def test_restarts_are_counted_over_the_whole_run(node0: Coordinator, book: Book) -> None:
-    book.max_restarts = 2
+def test_restarts_are_counted_over_the_whole_run(node0: Coordinator, recorder: MemoryRecorder) -> None:
+    recorder.max_restarts = 2
     for _ in range(3):
         started(node0)
         node0.receive(0, NodeFailed(0, [failed(0)]))
         node0.receive(0, NodeStopped(0, []))
         node0.receive(1, NodeStopped(1, []))
-    assert [verdict.action for verdict, _ in book.ends] == ["restart", "restart", "exit"]
-    assert book.ends[-1][0].exit_code == 137
+    assert [verdict.action for verdict, _ in recorder.ends] == ["restart", "restart", "exit"]
+    assert recorder.ends[-1][0].exit_code == 137
 
 
 @pytest.mark.parametrize(
     ("codes", "exit_code"), [((0, 0), 0), ((75, 75), 75), ((0, 75), 75), ((143, 143), 143)]
 )
 def test_a_good_end_is_that_of_all_nodes(
-    node0: Coordinator, book: Book, codes: tuple[int, int], exit_code: int
+    node0: Coordinator, recorder: MemoryRecorder, codes: tuple[int, int], exit_code: int
 ) -> None:
     started(node0)
     assert node0.receive(0, NodeDone(0, {"0": codes[0], "1": codes[0]})) == []
     node0.receive(1, NodeDone(1, {"2": codes[1], "3": codes[1]}))
-    assert book.ends[-1][0].exit_code == exit_code
+    assert recorder.ends[-1][0].exit_code == exit_code
 
 
 @pytest.mark.parametrize(("stops", "exit_code"), [((7,), 75), ((7, 7, 7), 76), ((5, 6, 7), 75)])
 def test_a_stop_is_75_or_76_where_stopping_has_not_helped(
-    node0: Coordinator, book: Book, stops: tuple[int, ...], exit_code: int
+    node0: Coordinator, recorder: MemoryRecorder, stops: tuple[int, ...], exit_code: int
 ) -> None:
-    book.stops = stops
+    recorder.stops = stops
     started(node0)
     node0.receive(1, StopAsked(1, "terminated"))
     for node in (0, 1):
         node0.receive(node, NodeDone(node, {str(node): 75}))
-    assert book.ends[-1][0].exit_code == exit_code
+    assert recorder.ends[-1][0].exit_code == exit_code
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [("terminated", 76), ("cancel", 77)])
 def test_a_stop_while_nodes_are_still_missing(
-    node0: Coordinator, book: Book, reason: str, exit_code: int
+    node0: Coordinator, recorder: MemoryRecorder, reason: str, exit_code: int
 ) -> None:
-    book.stops = (7, 7, 7)
+    recorder.stops = (7, 7, 7)
     node0.receive(0, join(0))
     node0.receive(0, StopAsked(0, reason))
-    assert book.ends[-1][0].exit_code == exit_code
+    assert recorder.ends[-1][0].exit_code == exit_code
 
 
-def test_a_cancel_ends_with_77(node0: Coordinator, book: Book) -> None:
+def test_a_cancel_ends_with_77(node0: Coordinator, recorder: MemoryRecorder) -> None:
     started(node0)
     assert [node for node, _ in node0.receive(0, StopAsked(0, "cancel"))] == [0, 1]
     for node in (0, 1):
         node0.receive(node, NodeDone(node, {str(node): 75}))
-    assert book.ends[-1][0].exit_code == 77
+    assert recorder.ends[-1][0].exit_code == 77
 
 
-def test_a_failure_while_stopping_is_not_restarted(node0: Coordinator, book: Book) -> None:
+def test_a_failure_while_stopping_is_not_restarted(node0: Coordinator, recorder: MemoryRecorder) -> None:
     started(node0)
     node0.receive(0, StopAsked(0, "terminated"))
     node0.receive(0, NodeFailed(0, [failed(0)]))
     node0.receive(0, NodeStopped(0, []))
     node0.receive(1, NodeStopped(1, []))
-    assert (book.ends[-1][0].action, book.ends[-1][0].exit_code) == ("exit", 137)
+    assert (recorder.ends[-1][0].action, recorder.ends[-1][0].exit_code) == ("exit", 137)
 
 
 def test_node_0_stays_until_all_have_read_the_verdict(node0: Coordinator, clock: Clock) -> None:
@@ -299,3 +306,46 @@ def test_node_0_does_not_stay_for_ever(node0: Coordinator, clock: Clock) -> None
         node0.receive(node, NodeDone(node, {str(node): 0}))
     clock.now += 15.1
     assert node0.finished
+
+
+def test_an_agent_that_died_before_it_had_connected_is_lost_as_any_other(
+    node0: Coordinator, clock: Clock, recorder: MemoryRecorder
+) -> None:
+    """Only its parent knows: no connection of it can close."""
+    node0.receive(0, join(0))
+    assert node0.agent_ended(LostNode(1, -9))
+    clock.now += 2.1
+    node0.tick()
+    verdict, failure = recorder.ends[-1]
+    assert (verdict.exit_code, node0.phase) == (79, "over")
+    assert failure is not None
+    assert failure.message == "node 1 (unknown host) is gone: its agent was killed by signal 9"
+
+
+def test_an_agent_that_left_with_a_code_before_it_had_joined_ends_the_run_with_it(
+    node0: Coordinator, recorder: MemoryRecorder
+) -> None:
+    node0.receive(0, join(0))
+    node0.agent_ended(LostNode(1, 78))
+    verdict, _ = recorder.ends[-1]
+    assert (verdict.action, verdict.exit_code) == ("exit", 78)
+    assert verdict.why == "node 1 did not join: its agent left with exit code 78"
+
+
+def test_the_parents_word_and_the_closed_connection_count_once(
+    node0: Coordinator, recorder: MemoryRecorder
+) -> None:
+    started(node0)
+    assert node0.lost(1, "its connection closed")
+    assert node0.agent_ended(LostNode(1, -9)) == []
+
+
+@pytest.mark.parametrize(("reason", "code"), [(INTERRUPT, 130), ("terminated", 143)])
+def test_a_script_that_reads_no_stop_flag_ends_by_ctrl_c_or_by_term(
+    node0: Coordinator, recorder: MemoryRecorder, reason: str, code: int
+) -> None:
+    started(node0)
+    node0.receive(0, StopAsked(0, reason))
+    for node in (0, 1):
+        node0.receive(node, NodeDone(node, {str(node): 143}))
+    assert recorder.ends[-1][0].exit_code == code

@@ -1,4 +1,4 @@
-"""What a newcomer does wrong with devices and loader workers, as one table: the rank's exit code, its words.
+"""Common mistakes with devices and loader workers, as one table: the rank's exit code and its output.
 
 Each row is a script, run by the code that every rank runs, in a forked child. What only a GPU can say is
 raised here with torch's own text; everything else is torch's doing.
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from dist_train.agent import boot
+from dist_train.agent.workers import worker_main
 from dist_train.testing.plugin import require
 
 HEAD = """
@@ -52,7 +52,7 @@ def pretend(**answers):  # as if torch saw GPUs
 batch = {"image": torch.zeros(1, 2)}
 """
 SMALL_SHM = """
-libc = ctypes.CDLL(None, use_errno=True)  # a /dev/shm of 1 MiB, for this process and its children alone
+libc = ctypes.CDLL(None, use_errno=True)  # a /dev/shm of 1 MiB, for this process and its children only
 assert libc.unshare(0x20000) == 0
 assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
 assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=1m") == 0
@@ -60,7 +60,7 @@ for batch in dt.loader(Items(lambda: torch.zeros(600_000)), 2, workers=1):
     pass
 """
 TABLE = [
-    # situation, script, exit code, words
+    # situation, script, exit code, text
     (
         "a parameter on another device",
         "model = Net(); model.head.to('meta'); model(batch)",
@@ -80,13 +80,13 @@ TABLE = [
         1,
         "'target' is on meta",
     ),
-    ("Invalid device string, to torch", "torch.zeros(1).to('cuda: 0')", 1, "mend: did you mean 'cuda:0'?"),
+    ("Invalid device string, to torch", "torch.zeros(1).to('cuda: 0')", 1, "hint: did you mean 'cuda:0'?"),
     ("Invalid device string, to us", "dt.to_device(batch, 'cuda: 0')", 78, "did you mean 'cuda:0'?"),
     (
         "an invalid ordinal, to torch",
         "pretend(device_count=2); raise RuntimeError('CUDA error: invalid device ordinal')",
         1,
-        "mend: 2 GPU(s) are visible to this process (cuda:0 to cuda:1; CUDA_VISIBLE_DEVICES=2,3): they are",
+        "hint: 2 GPU(s) are visible to this process (cuda:0 to cuda:1; CUDA_VISIBLE_DEVICES=2,3): they are",
     ),
     (
         "an invalid ordinal, to us",
@@ -97,20 +97,20 @@ TABLE = [
     (
         "CUDA_VISIBLE_DEVICES set after CUDA started",
         "pretend(is_initialized=True); os.environ['CUDA_VISIBLE_DEVICES'] = '1'; dt.init().close()",
-        0,  # it trains, on another GPU than was meant: that is told
+        0,  # it trains, on another GPU than was meant, which is reported
         "CUDA has started already: a change after that does nothing, cuda:0 is still the old one",
     ),
     (
         "a loader worker killed",
         "for batch in dt.loader(Items(lambda: os.kill(os.getpid(), signal.SIGKILL)), 2, workers=1): pass",
         1,
-        "mend: out of memory, or of /dev/shm (",
+        "hint: out of memory, or of /dev/shm (",
     ),
     (
         "/dev/shm too small",
         SMALL_SHM,
         1,
-        "mend: /dev/shm is full (1.0 MiB in all): a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on",
+        "hint: /dev/shm is full (1.0 MiB in all): a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on",
     ),
     (
         "/dev/shm too small, said before",
@@ -122,7 +122,7 @@ TABLE = [
         "saved on a GPU, loaded without one",
         "raise RuntimeError('Attempting to deserialize object on a CUDA device but')",
         1,
-        'mend: torch.load(path, map_location="cpu")',
+        'hint: torch.load(path, map_location="cpu")',
     ),
 ]
 
@@ -134,7 +134,7 @@ def _as_rank(meeting: str, script: str) -> list[Any]:
     logging.root.handlers.clear()  # pytest's
     multiprocessing.current_process()._config["daemon"] = False  # a rank may start loader workers
     with contextlib.redirect_stderr(io.StringIO()) as said:
-        code, _ = boot._run("script", script, [])
+        code = worker_main._run("script", script, [])
     return [code, said.getvalue()]
 
 
@@ -145,13 +145,17 @@ def _may_mount() -> bool:
     )
 
 
-@pytest.mark.parametrize(("situation", "lines", "code", "words"), TABLE)
-def test_each_is_told_with_its_mend(
-    ranks: Any, tmp_path: Path, situation: str, lines: str, code: int, words: str
+@pytest.mark.proves(
+    "Errors about devices and loaders end with a hint, and with the right exit code",
+    limits="no GPU: the invalid ordinal and a checkpoint from a GPU with torch's own text",
+)
+@pytest.mark.parametrize(("situation", "lines", "code", "hint"), TABLE)
+def test_each_is_reported_with_its_hint(
+    ranks: Any, tmp_path: Path, situation: str, lines: str, code: int, hint: str
 ) -> None:
     if "/dev/shm too small" in situation and not _may_mount():
         require("shm", "a /dev/shm of its own needs root and mount namespaces")
     script = tmp_path / "train.py"
     script.write_text(HEAD + textwrap.dedent(lines))
     ((found, said),) = ranks(1, _as_rank, str(script))
-    assert (found, words in said) == (code, True), f"{situation}: exit code {found}\n{said}"
+    assert (found, hint in said) == (code, True), f"{situation}: exit code {found}\n{said}"

@@ -1,4 +1,4 @@
-"""Orphans are reaped, ranks and the agent's own children never: who started those asks for their end."""
+"""Orphans are reaped, ranks and the agent's own children never: they are reaped where they were started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dist_train.agent.reaper import reap, zombies
+from dist_train.agent.platform.reaper import reap, zombies
 
 
 def ended_child(new_session: bool = True) -> subprocess.Popen[bytes]:
@@ -28,15 +28,15 @@ def orphan() -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
-def test_an_orphan_is_reaped_at_the_second_look(orphan: subprocess.Popen[bytes]) -> None:
+def test_an_orphan_is_reaped_at_the_second_call(orphan: subprocess.Popen[bytes]) -> None:
     seen = reap(set(), set)
     assert orphan.pid in seen
-    assert orphan.pid in zombies(), "a child that was forked a moment ago may have somebody who waits"
+    assert orphan.pid in zombies(), "another thread may be about to wait for a child that was just forked"
     reap(seen, set)
     assert orphan.pid not in zombies()
 
 
-def test_a_rank_is_left_to_who_started_it() -> None:
+def test_a_rank_is_not_reaped() -> None:
     rank = ended_child()
     seen = reap(set(), lambda: {rank.pid})
     for _ in range(3):
@@ -45,13 +45,13 @@ def test_a_rank_is_left_to_who_started_it() -> None:
     assert rank.wait() == 0
 
 
-def test_what_the_agent_itself_runs_is_not_seen() -> None:
+def test_the_agents_own_subprocess_is_not_listed() -> None:
     own = ended_child(new_session=False)
     assert own.pid not in zombies()
     own.wait()
 
 
-def test_who_lives_is_not_seen() -> None:
+def test_a_living_child_is_not_listed() -> None:
     living = subprocess.Popen(["sleep", "60"], start_new_session=True)
     time.sleep(0.05)
     assert living.pid not in zombies()

@@ -1,4 +1,4 @@
-"""What agent 0 leaves at the end: the verdict for the scheduler's script, the events, the secrets or not."""
+"""Agent 0's records: the verdict for the scheduler's script, the events, and whether secrets are kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal
 import pytest
 
 from dist_train import env
-from dist_train.agent import settings
-from dist_train.agent.messages import Verdict
-from dist_train.agent.recorder import RunRecorder
+from dist_train.agent.command_line import read_settings
+from dist_train.agent.coordination.messages import Verdict
+from dist_train.agent.platform.choose_platform import platform_of
+from dist_train.agent.records.recorder import RunRecorder
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, read_failure
@@ -36,12 +37,12 @@ def recorder(run: RunDir, launcher: str = "slurm", kind: str = "config") -> RunR
         env.RDZV: f"file://{run.path}/control/rdzv",
         "SLURM_JOB_ID": "12",
     }
-    told = settings.read([kind, "x"], environ)
-    return RunRecorder(replace(told, job="12.0"))
+    settings = replace(read_settings([kind, "x"], environ), job="12.0")
+    return RunRecorder(settings, platform_of(launcher))
 
 
 def begun(run: RunDir, launcher: str = "slurm") -> RunRecorder:
-    """A recorder whose attempt is at work."""
+    """A recorder whose attempt has begun."""
     made = recorder(run, launcher)
     made.begin_attempt([{"host": "h"}], {"torch": "2.13"})
     return made
@@ -65,14 +66,14 @@ def own(code: int) -> Failure:
 
 
 @pytest.mark.parametrize("code", range(66, 80))
-def test_a_ranks_own_66_to_79_is_told_to_a_scheduler_as_1(run: RunDir, code: int) -> None:
+def test_a_scheduler_gets_1_for_a_ranks_own_66_to_79(run: RunDir, code: int) -> None:
     assert end(run, code, own(code)) == "1\n"
     failure = read_failure(run)
     assert failure is not None
-    assert (failure.source, failure.exit_code) == ("rank", code), "and here it stands as it is"
+    assert (failure.source, failure.exit_code) == ("rank", code), "the record keeps it as it is"
 
 
-def test_the_local_launcher_is_told_the_ranks_own_code(run: RunDir) -> None:
+def test_the_local_launcher_gets_the_ranks_own_code(run: RunDir) -> None:
     assert end(run, 75, own(75), launcher="local") == "75\n"
 
 
@@ -118,7 +119,7 @@ def test_the_third_stop_at_the_same_step_is_76(run: RunDir) -> None:
     assert (run.control / "verdict-12.0").read_text() == "76\n"
 
 
-def test_a_newer_step_or_a_new_submission_begins_the_count_anew(run: RunDir) -> None:
+def test_a_newer_step_or_a_new_submission_resets_the_count(run: RunDir) -> None:
     append_event(run, "submitted")
     commit(run, 7)
     for attempt in (0, 1):
@@ -177,8 +178,28 @@ def test_a_killed_pod_0_is_a_restart_for_the_next_one(run: RunDir) -> None:
     assert kinds == ["submitted", "attempt_started", "restarted", "attempt_started"]
 
 
+@pytest.mark.parametrize(("ended_by", "restarts"), [("restarted", 1), ("preempted", 0)])
+def test_a_commit_that_is_seen_after_an_attempts_end_is_no_lost_attempt(
+    run: RunDir, ended_by: Literal["restarted", "preempted"], restarts: int
+) -> None:
+    # Commits are found by polling (0.25 s), so that the event can come after the end of its attempt.
+    append_event(run, "submitted")
+    begun(run)
+    append_event(run, ended_by, 0)
+    append_event(run, "checkpoint_committed", 0, step=7)
+    begun(run)
+    assert len(list(read_events(run, "restarted"))) == restarts
+
+
 def test_hints_of_a_pod_name_the_run_as_it_is_known_outside(run: RunDir) -> None:
     end(run, 41, own(41), launcher="kubernetes")
     failure = read_failure(run)
     assert failure is not None
     assert failure.next == ("dist-train logs run --rank 1", "dist-train resume run")
+
+
+def test_a_run_that_ctrl_c_stopped_says_130_as_its_launch_did(run: RunDir) -> None:
+    made = begun(run)
+    run.interrupted("12.0").touch()
+    made.ended(Verdict("exit", 75, "saved and stopped"), None)
+    assert [event["exit_code"] for event in read_events(run, "preempted")] == [130]

@@ -11,14 +11,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from dist_train.checkpoint.hashing import weights_hash
+from dist_train.checkpoint.format.hashing import weights_hash
+from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.manager import CheckpointManager
+from dist_train.checkpoint.store.checkpoint_names import read_manifest
+from dist_train.checkpoint.store.file import FileStorage
+from dist_train.rundir.step_names import step_name
 
 Make = Callable[[Any], torch.optim.Optimizer]
 
 
 class Tied(nn.Module):
-    """Tied weights, BatchNorm (buffers), dropout (random streams), a buffer outside state_dict."""
+    """Tied weights, BatchNorm (buffers), dropout (random numbers), a buffer outside state_dict."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -53,7 +57,7 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 class Training:
-    """`train(n)` makes n steps that depend on every part of `state` and on all random streams."""
+    """`train(n)` makes n steps that depend on every part of `state` and on all RNG state."""
 
     def __init__(self, make: Make = adamw, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -84,14 +88,19 @@ class Training:
         return weights_hash(self.model.state_dict())
 
 
-def manager(directory: Path, attempt: int = 0, **options: Any) -> CheckpointManager:
+def manager(location: str | Path, attempt: int = 0, **options: Any) -> CheckpointManager:
     """A manager whose attempt has a number, as under our agent."""
-    return CheckpointManager(directory, run_id="run", attempt=attempt, **options)
+    return CheckpointManager(location, run_id="run", attempt=attempt, **options)
 
 
-def saved_run(directory: Path, steps: int = 2, **options: Any) -> dict[int, str]:
+def manifest_of(directory: Path, step: int) -> Manifest:
+    """The manifest of one step."""
+    return read_manifest(FileStorage(directory), step_name(step))
+
+
+def saved_run(location: str | Path, steps: int = 2, **options: Any) -> dict[int, str]:
     """Train and save at every step; step -> weights_hash."""
-    training, manage = Training(), manager(directory, **options)
+    training, manage = Training(), manager(location, **options)
     hashes = {}
     for step in range(1, steps + 1):
         training.train()

@@ -1,4 +1,4 @@
-"""Writes golden_v1/: run once, when version 1 was fixed. Its bytes are never to be made anew."""
+"""Writes golden_v1/: run once, when version 1 was fixed. Its bytes are never written again."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from checkpoint_cases import Tied, Training, manager
 from torch import nn
 
 import dist_train as dt
-from dist_train.checkpoint.convert import export_weights, import_weights
+from dist_train.checkpoint.weights.convert import export_weights, import_weights
 from dist_train.errors import CheckpointError, CheckpointWriteError
 
 

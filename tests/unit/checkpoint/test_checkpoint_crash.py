@@ -9,8 +9,9 @@ import pytest
 from checkpoint_cases import Training, manager, saved_run
 from checkpoint_crash import Crash, DyingFiles
 
-from dist_train.checkpoint.fence import read_fence
-from dist_train.checkpoint.verify import verify_checkpoint
+from dist_train.checkpoint.store.fence import read_fence
+from dist_train.checkpoint.store.file import FileStorage
+from dist_train.checkpoint.store.verify import verify_checkpoint
 from dist_train.errors import CheckpointError
 
 
@@ -48,6 +49,10 @@ def changes(before, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]
     return files.count, third
 
 
+@pytest.mark.proves(
+    "A crash or power loss at any file operation of a save leaves a whole checkpoint",
+    limits="a model of the file system's promises",
+)
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 @pytest.mark.parametrize("part", range(4))
 def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, power: bool, part: int) -> None:
@@ -72,7 +77,7 @@ def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, po
         assert restored.step in (2, 3), files.log[-1]
         assert again.weights() == hashes[restored.step], files.log[-1]
         seen.add(restored.step)
-        assert not [p.name for p in directory.iterdir() if p.name.startswith(".")]
+        assert not [n for n in FileStorage(directory).names() if n.startswith(".")]
         # Nothing was damaged on the way, so nothing had to be set aside.
         assert not (directory / "quarantine").exists(), files.log[-1]
         again.train()
@@ -103,7 +108,7 @@ def test_a_fence_survives_a_power_cut(tmp_path: Path, before) -> None:
         files.install(patch)
         manager(tmp_path, attempt=5).begin_attempt()
     files.settle()
-    fence = read_fence(tmp_path)
+    fence = read_fence(FileStorage(tmp_path))
     assert fence is not None
     assert fence.attempt == 5
 

@@ -14,13 +14,14 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dist_train.checkpoint.canonical import dump_canonical, load_canonical
-from dist_train.checkpoint.encoding import decode, encode
-from dist_train.checkpoint.hashing import state_hash, weights_hash
-from dist_train.checkpoint.rng import capture_rng, derive_rng, restore_rng
-from dist_train.checkpoint.storage import durable_file
-from dist_train.checkpoint.tensorfile import TensorFile, read_plain
+from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
+from dist_train.checkpoint.format.hashing import state_hash, weights_hash
+from dist_train.checkpoint.format.tensor_file import TensorFile
+from dist_train.checkpoint.state.encoding import decode, encode
+from dist_train.checkpoint.state.rng_state import capture_rng, derive_rng, restore_rng
+from dist_train.checkpoint.weights.safetensors_file import read_safetensors
 from dist_train.errors import CheckpointError
+from dist_train.rundir.durable_files import durable_file
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 KEYS = st.text() | st.integers() | st.tuples(st.integers(), st.text())
@@ -62,7 +63,7 @@ def test_tensors_are_pulled_out_under_their_path() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{1, 2}, object(), 1j, lambda: 0, torch.float32, torch.Size([1]), range(2)],
+    [object(), 1j, lambda: 0, torch.float32, range(2)],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_plain_is_refused(value: Any) -> None:
@@ -72,8 +73,8 @@ def test_what_is_not_plain_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.eye(2).to_sparse(), torch.empty(2, device="meta"), torch.zeros(1, dtype=torch.complex128)],
-    ids=["sparse", "meta", "complex128"],
+    [torch.eye(2).to_sparse(), torch.empty(2, device="meta")],
+    ids=["sparse", "meta"],
 )
 def test_tensors_that_are_not_plain_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="'key/x'"):
@@ -111,7 +112,7 @@ def test_every_dtype_through_our_file_and_safetensors(tmp_path: Path) -> None:
     with durable_file(path) as write:
         file.write(write)
     assert path.stat().st_size == file.bytes
-    header, ours = read_plain(path)
+    header, ours = read_safetensors(path)
     theirs = safetensors.torch.load_file(path)
     assert header.metadata == {"note": "x"}
     for name, tensor in tensors.items():
@@ -119,14 +120,14 @@ def test_every_dtype_through_our_file_and_safetensors(tmp_path: Path) -> None:
             assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape)
             assert torch.equal(_raw(other), _raw(tensor))
     safetensors.torch.save_file(tensors, path)
-    assert read_plain(path)[1].keys() == tensors.keys()
+    assert read_safetensors(path)[1].keys() == tensors.keys()
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def test_random_streams_come_back_and_derived_ones_differ() -> None:
+def test_rng_state_is_restored_and_derived_state_differs() -> None:
     import random
 
     import numpy as np
@@ -134,11 +135,11 @@ def test_random_streams_come_back_and_derived_ones_differ() -> None:
     def draw() -> list[float]:
         return [random.gauss(0, 1), float(np.random.randn()), float(torch.randn(())), random.random()]
 
-    draw()  # leaves half a Gaussian pair in Python's and NumPy's streams
-    streams = capture_rng()
+    draw()  # leaves half a Gaussian pair in Python's and NumPy's generators
+    states = capture_rng()
     first = draw()
     draw()
-    restore_rng(streams)
+    restore_rng(states)
     assert draw() == first
     seen = set()
     for seed, step, rank in [(0, 1, 0), (0, 1, 1), (0, 2, 0), (1, 1, 0)]:

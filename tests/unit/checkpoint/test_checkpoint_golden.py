@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_cases import manifest_of
 from make_golden_v1 import DIRECTORY, STEP, Golden, golden_state
 
-from dist_train.checkpoint.files import load_model
-from dist_train.checkpoint.hashing import weights_hash
+from dist_train.checkpoint.format.hashing import weights_hash
 from dist_train.checkpoint.manager import CheckpointManager
-from dist_train.checkpoint.manifest import read_manifest
-from dist_train.checkpoint.verify import list_checkpoints, verify_checkpoint
+from dist_train.checkpoint.store.verify import list_checkpoints, verify_checkpoint
+from dist_train.checkpoint.weights.model_io import load_model
 
 PATH = DIRECTORY / f"step-{STEP:08d}"
 # Frozen with the fixture: what version 1 wrote for these values.
@@ -49,7 +49,7 @@ def test_every_value_is_read(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_everything() -> None:
-    manifest = read_manifest(PATH)
+    manifest = manifest_of(DIRECTORY, STEP)
     assert manifest.aliases == {"model/head.weight": "model/emb.weight"}
     assert manifest.data["dataset_id"] == "golden"
     assert manifest.strategy == "ddp"

@@ -9,32 +9,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_cases import Loader, Tied, Training, manager, saved_run
+from checkpoint_cases import Loader, Tied, Training, manager, manifest_of, saved_run
+from checkpoint_places import Place
 from safetensors import safe_open
 from torch import nn
 
 from dist_train.checkpoint.manager import CheckpointManager
-from dist_train.checkpoint.manifest import read_manifest
-from dist_train.checkpoint.verify import list_checkpoints
+from dist_train.checkpoint.save_results import Committed
+from dist_train.checkpoint.store.verify import list_checkpoints
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 
 
-def test_a_resumed_run_has_the_bits_of_the_undisturbed_one(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_bits_of_the_undisturbed_one(place: Place) -> None:
     undisturbed = Training()
     undisturbed.train(6)
 
     first = Training()
     first.train(3)
-    committed = manager(tmp_path).save(3, first.state)
+    committed = manager(place.location).save(3, first.state)
     assert committed.weights_hash == first.weights()
-    assert committed.path == tmp_path / "step-00000003"
+    assert committed.location == place.storage.locate("step-00000003")
 
     resumed = Training(seed=99)
     resumed.model.seen.fill_(7)
-    restored = manager(tmp_path, attempt=1).load_latest(resumed.state)
+    restored = manager(place.location, attempt=1).load_latest(resumed.state)
     assert restored is not None
     assert (restored.step, restored.epoch, restored.samples_in_epoch) == (3, 0, 12)
     assert restored.rng_restored
+    assert (restored.location, restored.weights_hash) == (committed.location, committed.weights_hash)
     assert restored.world_size == 1
     resumed.train(3)
     assert resumed.weights() == undisturbed.weights()
@@ -45,14 +47,14 @@ def test_a_resumed_run_has_the_bits_of_the_undisturbed_one(tmp_path: Path) -> No
 
 
 def _after(training: Training) -> float:
-    # Both trainings share this process's streams: replay the undisturbed one to its end.
+    # Both trainings share this process's generators: replay the undisturbed one to its end.
     again = Training()
     again.train(6)
     assert again.weights() == training.weights()
     return random.random()
 
 
-def test_saving_draws_from_no_random_stream_and_the_same_state_has_the_same_hash(tmp_path: Path) -> None:
+def test_saving_changes_no_rng_state_and_the_same_state_has_the_same_hash(tmp_path: Path) -> None:
     hashes = set()
     for name, extra_saves in (("a", 0), ("b", 2)):
         training = Training()
@@ -65,12 +67,11 @@ def test_saving_draws_from_no_random_stream_and_the_same_state_has_the_same_hash
     assert len(hashes) == 1
 
 
-def test_nothing_there_means_step_zero_and_reading_makes_nothing(tmp_path: Path) -> None:
-    directory = tmp_path / "none"
-    assert CheckpointManager(directory).load_latest(Training().state) is None
-    assert not directory.exists()
+def test_nothing_there_means_step_zero_and_reading_makes_nothing(place: Place) -> None:
+    assert CheckpointManager(place.location).load_latest(Training().state) is None
+    assert place.names() == set()
     with pytest.raises(NotFoundError, match=r"no checkpoint of step 3 .* there is none"):
-        CheckpointManager(directory).load(3, Training().state)
+        CheckpointManager(place.location).load(3, Training().state)
 
 
 def test_data_files_open_with_safetensors_under_plain_names(tmp_path: Path) -> None:
@@ -79,32 +80,32 @@ def test_data_files_open_with_safetensors_under_plain_names(tmp_path: Path) -> N
         names = set(file.keys())
         assert torch.equal(file.get_tensor("norm.num_batches_tracked"), torch.tensor(1))
     assert names == {name for name in Tied().state_dict() if name != "head.weight"}
-    manifest = read_manifest(tmp_path / "step-00000001")
+    manifest = manifest_of(tmp_path, 1)
     assert manifest.aliases == {"model/head.weight": "model/emb.weight"}
     assert manifest.data["seed"] == 5
     assert "optim/emb.weight/exp_avg" in manifest.tensors
     assert "rank0/rng/torch" in manifest.tensors
 
 
-def test_keep_last_keep_best_and_the_newest(tmp_path: Path) -> None:
-    training, manage = Training(), manager(tmp_path, keep_last=2, keep_best=1)
+def test_keep_last_keep_best_and_the_newest(place: Place) -> None:
+    training, manage = Training(), manager(place.location, keep_last=2, keep_best=1)
     for step, score in enumerate([3.0, 1.0, 2.0, float("nan"), 5.0, 4.0], start=1):
         training.train()
         manage.save(step, training.state, score=score)
     assert manage.steps() == [2, 5, 6]
-    assert [line.score for line in list_checkpoints(tmp_path)] == [1.0, 5.0, 4.0]
-    # A run that went back to an older step: what it has just written stays.
+    assert [line.score for line in list_checkpoints(place.location)] == [1.0, 5.0, 4.0]
+    # A run that went back to an older step: what it has just written stays, what was newer is moved aside.
     manage.save(3, training.state)
-    assert manage.steps() == [2, 3, 5, 6]
+    assert manage.steps() == [2, 3]
 
 
-def test_two_are_kept_even_if_one_was_asked_for(tmp_path: Path) -> None:
-    saved_run(tmp_path, 4, keep_last=1)
-    assert manager(tmp_path).steps() == [3, 4]
+def test_two_are_kept_even_if_one_was_asked_for(place: Place) -> None:
+    saved_run(place.location, 4, keep_last=1)
+    assert manager(place.location).steps() == [3, 4]
 
 
-def test_save_if_due(tmp_path: Path) -> None:
-    training, manage = Training(), manager(tmp_path, every_steps=2)
+def test_save_if_due(place: Place) -> None:
+    training, manage = Training(), manager(place.location, every_steps=2)
     training.train()
     assert [manage.save_if_due(step, training.state) for step in range(5)] == [
         False,
@@ -115,24 +116,30 @@ def test_save_if_due(tmp_path: Path) -> None:
     ]
     assert manage.steps() == [2, 4]
     with pytest.raises(ConfigError, match="every_steps was not given"):
-        manager(tmp_path).save_if_due(1, training.state)
+        manager(place.location).save_if_due(1, training.state)
 
 
-def test_on_commit_is_told_after_the_rename(tmp_path: Path) -> None:
-    told = []
-    manage = manager(tmp_path, on_commit=lambda c: told.append((c.step, (c.path / "manifest.json").exists())))
-    manage.save(7, Training().state)
-    assert told == [(7, True)]
+def test_on_commit_is_called_after_the_commit(place: Place) -> None:
+    calls = []
+
+    def note(committed: Committed) -> None:
+        calls.append((committed.step, place.storage.exists(f"{committed.path.name}/manifest.json")))
+
+    manager(place.location, on_commit=note).save(7, Training().state)
+    assert calls == [(7, True)]
 
 
-def test_verify_names_file_and_block(tmp_path: Path) -> None:
-    saved_run(tmp_path, 1)
-    manage = manager(tmp_path)
+def test_where_it_is_on_a_file_system(tmp_path: Path) -> None:
+    committed = manager(tmp_path).save(3, Training().state)
+    assert committed.path == tmp_path / "step-00000003"
+    assert committed.location == str(committed.path)
+
+
+def test_verify_names_file_and_block(place: Place) -> None:
+    saved_run(place.location, 1)
+    manage = manager(place.location)
     assert manage.verify(1).ok
-    file = tmp_path / "step-00000001" / "optim.safetensors"
-    raw = bytearray(file.read_bytes())
-    raw[-1] ^= 1
-    file.write_bytes(raw)
+    place.flip("step-00000001/optim.safetensors", -1, 0)
     with pytest.raises(CheckpointError, match=r"optim\.safetensors: block 0 \(bytes 0 to \d+\)"):
         manage.verify(1)
 
@@ -232,7 +239,7 @@ def test_two_models_and_their_optimizers(tmp_path: Path) -> None:
     state["d"](torch.ones(1, 2)).sum().backward()
     state["opt"].step()
     manager(tmp_path).save(1, state)
-    assert "opt/d/weight/exp_avg" in read_manifest(tmp_path / "step-00000001").tensors
+    assert "opt/d/weight/exp_avg" in manifest_of(tmp_path, 1).tensors
     fresh = make()
     manager(tmp_path, attempt=1).load_latest(fresh)
     before, after = state["opt"].state_dict()["state"], fresh["opt"].state_dict()["state"]
@@ -296,14 +303,16 @@ def test_restored_tensors_share_no_memory(tmp_path: Path) -> None:
     assert torch.equal(fresh.again, torch.arange(3.0))
 
 
-def test_a_missing_random_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dist_train.checkpoint.perrank.capture_rng", lambda: {"torch": torch.get_rng_state()})
+def test_missing_rng_state_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "dist_train.checkpoint.state.per_rank_state.capture_rng", lambda: {"torch": torch.get_rng_state()}
+    )
     manager(tmp_path).save(1, {"count": 1})
-    with pytest.raises(CheckpointError, match="has no random stream numpy, python of rank 0"):
+    with pytest.raises(CheckpointError, match="has no RNG state numpy, python of rank 0"):
         manager(tmp_path, attempt=1).load_latest({"count": 0})
 
 
-def test_other_circumstances_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_environment_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager(tmp_path, determinism={"threads_per_rank": 1, "torch": "2.13.0"}).save(1, {"count": 1})
     with caplog.at_level(logging.WARNING):
         manager(tmp_path, attempt=1, determinism={"threads_per_rank": 4, "torch": "2.13.0"}).load(

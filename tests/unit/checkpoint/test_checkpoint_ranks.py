@@ -1,4 +1,4 @@
-"""Several ranks: one writer, streams and buffers of each, replicas that agree, errors that reach all."""
+"""Several ranks: one writer, RNG state and buffers of each, equal replicas, errors that reach all."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as torch_dist
-from checkpoint_cases import Training
+from checkpoint_cases import Training, manifest_of
 from checkpoint_crash import FullDisk
 from torch import nn
 
-from dist_train.checkpoint.damage import ReplicaMismatch
+from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
 from dist_train.checkpoint.manager import CheckpointManager
-from dist_train.checkpoint.manifest import read_manifest
-from dist_train.distributed.control import Control
+from dist_train.distributed.control_group import Control
 from dist_train.errors import CheckpointError, CheckpointWriteError
 from dist_train.testing import run_ranks
 
@@ -42,7 +41,7 @@ def _rank(body: Body, directory: Path, attempt: int) -> None:
 
 
 def trained(rank: int) -> Training:
-    """Equal weights on all ranks; streams, BatchNorm statistics and the local buffer are each rank's own."""
+    """Equal weights on all ranks; states, BatchNorm statistics and the local buffer are each rank's own."""
     training = Training()
     training.train(2)
     random.seed(rank)
@@ -56,7 +55,7 @@ def save_at_three(manager: CheckpointManager, directory: Path) -> None:
     rank = manager.control.rank
     training = trained(rank)
     committed = manager.save(2, training.state)
-    # The hash is that of rank 0's weights, and every rank is told it.
+    # The hash is that of rank 0's weights, and every rank returns it.
     training.model.norm.running_mean.fill_(0)
     assert committed.weights_hash == training.weights()
     (directory.parent / f"draws-{rank}").write_text(repr([random.random(), torch.rand(2).tolist()]))
@@ -74,14 +73,14 @@ def resume_at_three(manager: CheckpointManager, directory: Path) -> None:
     assert training.model.norm.running_mean.tolist() == [rank] * 4
     assert training.model.seen.tolist() == [10 + rank] * 2
     training.model.norm.running_mean.fill_(0)
-    assert training.weights() == read_manifest(restored.path).weights_hash
+    assert training.weights() == restored.weights_hash
 
 
 def resume_at_two(manager: CheckpointManager, directory: Path) -> None:
     rank = manager.control.rank
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dist_train.checkpoint").addHandler(handler)
     training = Training(seed=50)
     restored = manager.load_latest(training.state)
@@ -90,11 +89,11 @@ def resume_at_two(manager: CheckpointManager, directory: Path) -> None:
     assert restored.world_size == 3
     assert training.model.norm.running_mean.tolist() == [0] * 4
     assert training.model.seen.tolist() == [10] * 2
-    assert training.weights() == read_manifest(restored.path).weights_hash
-    told = [line for line in told if "derived" in line]
+    assert training.weights() == restored.weights_hash
+    messages = [line for line in messages if "derived" in line]
     # Said once in the job, with both numbers and the seed of the data.
-    assert len(told) == (1 if rank == 0 else 0)
-    assert rank or ("3 ranks" in told[0] and "loaded by 2" in told[0] and "(seed 5," in told[0])
+    assert len(messages) == (1 if rank == 0 else 0)
+    assert rank or ("3 ranks" in messages[0] and "loaded by 2" in messages[0] and "(seed 5," in messages[0])
     draws = manager.control.all_gather(random.random())
     assert len(set(draws)) == 2
 
@@ -102,7 +101,7 @@ def resume_at_two(manager: CheckpointManager, directory: Path) -> None:
 def test_ranks_save_and_resume_also_at_another_world_size(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     run(save_at_three, 3, directory)
-    keys = set(read_manifest(directory / "step-00000002").tensors)
+    keys = set(manifest_of(directory, 2).tensors)
     assert {f"rank{r}/rng/torch" for r in range(3)} <= keys
     assert {k for k in keys if "/buffer/" in k} == {
         *(f"rank{r}/buffer/seen" for r in range(3)),
@@ -129,7 +128,7 @@ def disagree(manager: CheckpointManager, directory: Path) -> None:
     with torch.no_grad():
         # One bit of one weight.
         training.model.norm.weight.view(torch.int32)[2] ^= int(rank == 1)
-    refused(training.state, "rank 1 has other weights ('model') than ranks 0, 2", "in 'model/norm.weight'")
+    refused(training.state, "rank 1 has other weights ('model') than ranks 0,2", "in 'model/norm.weight'")
 
     training = Training()
     training.train(2)
@@ -143,6 +142,9 @@ def disagree(manager: CheckpointManager, directory: Path) -> None:
         manager.save(3 + rank, {"notes": 1})
 
 
+@pytest.mark.proves(
+    "Replicas agree at each save, or the odd rank is named",
+)
 def test_the_odd_rank_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
     run(disagree, 3, tmp_path / "run")
 
@@ -207,10 +209,32 @@ def under_ddp(manager: CheckpointManager, directory: Path) -> None:
     fresh = Training(seed=4)
     assert manager.load_latest({**fresh.state, "model": nn.parallel.DistributedDataParallel(fresh.model)})
     assert fresh.weights() == training.weights()
-    manifest = read_manifest(directory / "step-00000003")
+    manifest = manifest_of(directory, 3)
     assert "model/emb.weight" in manifest.tensors
     assert "rank1/buffer/norm.running_mean" in manifest.tensors
 
 
 def test_under_ddp(tmp_path: Path) -> None:
     run(under_ddp, 2, tmp_path / "run")
+
+
+def copies_of_a_save(directory: Path) -> int:
+    """How often this rank copies a tensor of its state to contiguous host memory in one save."""
+    torch_dist.init_process_group("gloo")
+    control = Control(torch_dist.group.WORLD, torch_dist.get_rank(), torch_dist.get_world_size())
+    made, contiguous = [], torch.Tensor.contiguous
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        made.extend([1] * (not tensor.is_contiguous()))
+        return contiguous(tensor)
+
+    torch.Tensor.contiguous = counted  # type: ignore[method-assign,assignment]
+    manager = CheckpointManager(directory, run_id="run", attempt=0, control=control)
+    manager.save(1, {"x": torch.arange(6.0).reshape(2, 3).T})
+    torch_dist.barrier()
+    torch_dist.destroy_process_group()
+    return len(made)
+
+
+def test_rank_0_copies_its_state_once(tmp_path: Path) -> None:
+    assert run_ranks(copies_of_a_save, 2, args=(tmp_path,)) == [1, 1]

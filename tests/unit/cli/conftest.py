@@ -1,4 +1,4 @@
-"""Run directories as the real writers make them, and the command line without a new process."""
+"""Run directories as the real writers make them, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from dist_train import registry
 from dist_train.cli.main import run as run_cli
-from dist_train.cli.runs import write_job
+from dist_train.cli.run.find_run import write_job
 from dist_train.jobs import JobHandle, JobSpec, Target
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
-from dist_train.rundir.metrics import append_metric
+from dist_train.rundir.metrics_file import append_metric
 from dist_train.rundir.records import write_json_atomic
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
@@ -27,7 +27,7 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
 @dataclass(frozen=True)
 class Said:
-    """What one command gave back."""
+    """Exit code and output of one command."""
 
     code: int
     out: str
@@ -39,14 +39,14 @@ Command = Callable[..., Said]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in."""
+    """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def dist_train(capsys: pytest.CaptureFixture[str]) -> Command:
-    """`dist-train WORDS...`, as the console script runs it."""
+    """`dist-train ARGS...`, as the console script runs it."""
 
     def command(*words: object) -> Said:
         capsys.readouterr()
@@ -113,7 +113,7 @@ def make_run(here: Path) -> Callable[..., FakeRun]:
 
 @pytest.fixture
 def own(request: pytest.FixtureRequest) -> Iterator[Callable[[RunDir], subprocess.Popen[bytes]]]:
-    """Give a run a living owner: a process with an agent's title, and its lease."""
+    """Start an owner of a run: a process with an agent's title, and its lease."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(run: RunDir) -> subprocess.Popen[bytes]:
@@ -136,7 +136,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[Callable[[RunDir], subproces
 _PRETEND = """
 from pydantic import BaseModel, ConfigDict, Field
 
-from dist_train.jobs import JobHandle, JobState, Plan
+from dist_train.jobs import JobHandle, JobState, Launcher, Plan
 
 
 class Options(BaseModel):
@@ -146,7 +146,7 @@ class Options(BaseModel):
     )
 
 
-class Pretend:
+class Pretend(Launcher):
     name = "pretend"
     Options = Options
     answer = None
@@ -179,7 +179,7 @@ LAUNCHER = Pretend()
 
 @pytest.fixture
 def pretend(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A second launcher, as a plug-in brings one."""
+    """A second launcher, as another distribution registers one."""
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "pretend_launcher.py").write_text(_PRETEND)
     monkeypatch.syspath_prepend(str(folder))

@@ -1,4 +1,4 @@
-"""Words that are wrong: (words, exit code, what is said). Nothing is left behind, no traceback."""
+"""Wrong arguments: (arguments, exit code, message). Nothing is left behind, no traceback."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def folder(here: Path) -> Path:
     TABLE,
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None,
 )
-def test_a_wrong_word_is_named_with_its_mend(
+def test_a_wrong_argument_is_named_with_a_hint(
     folder: Path, dist_train: Any, words: list[str], code: int, texts: list[str]
 ) -> None:
     before = sorted(folder.rglob("*"))

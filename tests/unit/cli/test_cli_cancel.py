@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dist_train.cli import cancel as verb
+from dist_train.cli.verbs import cancel as verb
 from dist_train.jobs import JobState
 
 
 @pytest.mark.parametrize(
     ("code", "text"), [(0, "done, exit code 0"), (3, "failed, exit code 3"), (77, "cancelled")]
 )
-def test_a_run_that_has_ended_says_so(
+def test_an_ended_run_is_reported_as_ended(
     make_run: Callable[..., Any], dist_train: Any, code: int, text: str
 ) -> None:
     make_run("a-1").began().finished(code)
@@ -48,7 +48,7 @@ def test_it_asks_and_waits_until_the_run_has_ended(
     assert said.err == "[dist-train] cancelling a-1: it saves and stops (at most 75 s)\n"
 
 
-def test_a_run_that_does_not_end_is_not_said_to(
+def test_a_run_that_does_not_end_is_an_error(
     make_run: Callable[..., Any], dist_train: Any, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "_MARGIN_S", 0.2)
@@ -74,9 +74,7 @@ def test_a_job_in_a_queue_is_cancelled_there(
     assert asked == ["local:1"]
 
 
-def test_a_submission_that_never_began_holds_nothing_to_cancel(
-    make_run: Callable[..., Any], dist_train: Any
-) -> None:
+def test_a_submission_that_never_began_needs_no_cancel(make_run: Callable[..., Any], dist_train: Any) -> None:
     os.utime(make_run("a-1").run.job, (1, 1))
     said = dist_train("cancel")
     assert (said.code, said.out) == (0, "a-1 has ended already: no agent of it ever began\n")

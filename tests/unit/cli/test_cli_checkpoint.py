@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dist_train.checkpoint.blocks import BLOCK_BYTES, hash_bytes
-from dist_train.checkpoint.canonical import dump_canonical
-from dist_train.checkpoint.manifest import FileEntry, Manifest, Shard, TensorEntry
+from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
+from dist_train.checkpoint.format.canonical_json import dump_canonical
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest, Shard, TensorEntry
 from dist_train.config import dump_config, load_config
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
@@ -90,6 +90,18 @@ def test_list_as_json(kept: Any, dist_train: Any) -> None:
     assert found["checkpoints"][0] | {"step": 10, "score": 0.91, "world_size": 4} == found["checkpoints"][0]
 
 
+def test_list_has_a_word_for_what_was_moved_aside(kept: Any, dist_train: Any) -> None:
+    assert "quarantine" not in dist_train("checkpoint", "list").out
+    aside = kept.run.checkpoints / "quarantine"
+    for name in ("step-00000040-1", "step-00000030-1"):
+        (aside / name).mkdir(parents=True)
+    last = dist_train("checkpoint", "list").out.splitlines()[-1]
+    assert last.startswith("quarantine/ holds 2 more that nothing resumes from")
+    assert last.endswith("step-00000030-1, step-00000040-1")
+    found = json.loads(dist_train("checkpoint", "list", "a-1", "--json").out)
+    assert found["quarantine"] == ["step-00000030-1", "step-00000040-1"]
+
+
 def test_whole_checkpoints_verify(kept: Any, dist_train: Any) -> None:
     said = dist_train("checkpoint", "verify", "a-1")
     assert (said.code, said.err) == (0, "")
@@ -136,7 +148,7 @@ def test_show_summarises_and_json_is_whole(kept: Any, dist_train: Any) -> None:
     said = dist_train("checkpoint", "show", "a-1")
     assert said.code == 0
     for text in (
-        "30 (epoch 3",
+        "30 (epoch 4, 64 samples into it, 1920 samples in all)",
         "4, strategy ddp",
         "n 1437, seed 0",
         "model/fc.weight  float32  2x3",

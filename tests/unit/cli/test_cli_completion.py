@@ -1,4 +1,4 @@
-"""Shell completion: what is offered for a half-typed line, and the scripts in the shells themselves."""
+"""Shell completion: the candidates for an incomplete line, and the scripts in the shells themselves."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from click.shell_completion import BashComplete
 
-from dist_train.cli.completion import SHELLS
 from dist_train.cli.main import VERBS, cli
+from dist_train.cli.verbs.completion import SHELLS
 from dist_train.testing.plugin import require
 
 
 def offered(line: str) -> list[str]:
-    """What is offered at the end of the line: words, or `<file>` and `<dir>` where the shell looks itself."""
+    """The candidates at the end of the line; `<file>` and `<dir>` where the shell completes."""
     *words, last = line.split(" ")[1:]
     found = BashComplete(cli, {}, "dist-train", "_DIST_TRAIN_COMPLETE").get_completions(words, last)
     return [item.value if item.type == "plain" else f"<{item.type}>" for item in found]
 
 
-def test_verbs_and_the_verbs_of_verbs() -> None:
+def test_verbs_and_sub_verbs() -> None:
     assert sorted(offered("dist-train ")) == sorted(VERBS)
     assert offered("dist-train can") == ["cancel"]
     assert offered("dist-train checkpoint ver") == ["verify"]
@@ -39,7 +39,7 @@ def test_options_and_their_values() -> None:
     assert offered("dist-train launch --nodes 2 --device c") == ["cpu", "cuda"]
 
 
-def test_a_target_is_a_file_and_behind_a_script_nothing_is_ours() -> None:
+def test_a_target_is_a_file_and_after_a_script_all_is_the_scripts() -> None:
     assert offered("dist-train launch --nodes 2 tr") == ["<file>"]
     assert offered("dist-train launch train.yaml --max") == ["--max-restarts"]
     assert offered("dist-train launch train.py --max") == ["<file>"]
@@ -62,7 +62,7 @@ def test_folders(line: str) -> None:
     assert offered(f"dist-train {line}") == ["<dir>"]
 
 
-def test_runs_that_may_not_be_looked_at_are_no_error(
+def test_runs_without_read_permission_are_no_error(
     make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run("digits-1")
@@ -90,11 +90,11 @@ def test_a_wrong_line_is_no_error_while_it_is_typed(line: str, capsys: pytest.Ca
     assert capsys.readouterr() == ("", "")
 
 
-def test_completing_loads_neither_torch_nor_for_a_verb_anything(here: Path) -> None:
+def test_completion_loads_no_torch_and_for_a_verb_no_module(here: Path) -> None:
     code = "import sys, atexit\natexit.register(lambda: print('MODULES', *sys.modules))\n"
     code += "from dist_train.cli.main import main\nmain([])"
     for line, at, heavy in (
-        ("dist-train la", 1, {"pydantic", "dist_train.cli.launch"}),
+        ("dist-train la", 1, {"pydantic", "dist_train.cli.verbs.launch"}),
         ("dist-train status d", 2, {"rich"}),
     ):
         request = {"COMP_WORDS": line, "COMP_CWORD": str(at), "_DIST_TRAIN_COMPLETE": "bash_complete"}

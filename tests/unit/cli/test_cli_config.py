@@ -14,7 +14,7 @@ from dist_train.config import dump_config, load_config
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
 
-def test_show_says_where_each_value_came_from(dist_train: Any) -> None:
+def test_show_prints_the_origin_of_each_value(dist_train: Any) -> None:
     said = dist_train("config", "show", DIGITS, "seed=7")
     assert (said.code, said.err) == (0, "")
     lines = dict(line.split("   # ") for line in said.out.splitlines() if "   # " in line)
@@ -52,7 +52,7 @@ def test_schema_is_json_schema(dist_train: Any) -> None:
     assert (found["schema_version"], found["schema"]) == (1, schema)
 
 
-def test_check_says_ok_and_what_was_checked(dist_train: Any) -> None:
+def test_check_prints_ok_and_what_was_checked(dist_train: Any) -> None:
     said = dist_train("config", "check", DIGITS, "trainer.epochs=2")
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith(f"ok: {DIGITS}: ")

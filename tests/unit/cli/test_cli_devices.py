@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from conftest import DIGITS, Command
 
-from dist_train.cli import devices, gpu_choice, resume
-from dist_train.cli.runs import open_run
+from dist_train.cli.launch import device_choice
+from dist_train.cli.run.find_run import open_run
+from dist_train.cli.verbs import devices, resume
 from dist_train.jobs.gpus import Gpu, GpuProcess, Inventory
-from dist_train.rundir.devices import RankDevice, write_devices
+from dist_train.rundir.device_record import RankDevice, write_devices
 
 GIB = 1 << 30
 MACHINE = [
@@ -28,11 +29,11 @@ MACHINE = [
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(devices, "inventory", lambda: Inventory(tuple(MACHINE)))
-    monkeypatch.setattr(gpu_choice, "visible_gpus", lambda: list(MACHINE))
+    monkeypatch.setattr(device_choice, "visible_gpus", lambda: list(MACHINE))
     return MACHINE
 
 
-def test_a_machine_without_a_gpu_says_so_and_what_it_has(
+def test_a_machine_without_a_gpu_has_a_reason_and_its_cores(
     dist_train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "inventory", lambda: Inventory(reason="no driver"))
@@ -83,7 +84,7 @@ def test_json(dist_train: Command) -> None:
 
 
 def plan(dist_train: Command, *words: object) -> tuple[list[dict[str, str]], str]:
-    """Each node's environment in the plan of a launch, and what was said."""
+    """Each node's environment in the plan of a launch, and stderr."""
     said = dist_train("launch", "--dry-run", *words, DIGITS)
     assert said.code == 0, said
     nodes: list[dict[str, Any]] = json.loads(said.out)["nodes"]
@@ -100,7 +101,7 @@ def test_gpus_are_given_by_uuid_in_the_order_named(dist_train: Command) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_auto_takes_idle_ones_and_says_why(dist_train: Command) -> None:
+def test_auto_takes_idle_gpus_and_prints_why(dist_train: Command) -> None:
     (environ,), said = plan(dist_train, "--gpus", "auto", "--gpus-per-node", 2)
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-bb,GPU-dd"
     assert "GPU 1 (0 processes, 0 % of memory, 0 % busy)" in said
@@ -108,7 +109,7 @@ def test_auto_takes_idle_ones_and_says_why(dist_train: Command) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_simulated_nodes_share_them_out(dist_train: Command) -> None:
+def test_simulated_nodes_divide_the_gpus(dist_train: Command) -> None:
     nodes, _ = plan(dist_train, "--nodes", 2, "--gpus", "0,1,2,3")
     assert [node["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["GPU-aa,GPU-bb", "GPU-cc,GPU-dd"]
     nodes, _ = plan(dist_train, "--nodes", 2, "--gpus", "auto")
@@ -116,7 +117,7 @@ def test_simulated_nodes_share_them_out(dist_train: Command) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_one_process_may_see_several_and_that_is_said(dist_train: Command) -> None:
+def test_one_process_may_see_several_with_a_notice(dist_train: Command) -> None:
     (environ,), said = plan(dist_train, "--gpus", "0,1,2", "--gpus-per-node", 1)
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-aa,GPU-bb,GPU-cc"
     assert environ["DIST_TRAIN_NPROC_PER_NODE"] == "1"
@@ -124,7 +125,7 @@ def test_one_process_may_see_several_and_that_is_said(dist_train: Command) -> No
 
 
 @pytest.mark.usefixtures("machine")
-def test_without_gpus_the_first_are_taken_and_that_is_said(dist_train: Command) -> None:
+def test_without_gpus_the_first_are_taken_with_a_notice(dist_train: Command) -> None:
     (environ,), said = plan(dist_train, "--gpus-per-node", 3)
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-aa,GPU-bb,GPU-cc"
     assert "GPUs: the first 3 of 4 visible" in said
@@ -134,7 +135,7 @@ def test_without_gpus_the_first_are_taken_and_that_is_said(dist_train: Command) 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["--gpus", "0,3", "--gpus-per-node", 4], 78, "4 GPUs are needed, it names 2"),
         (["--gpus", "auto", "--nodes", 3, "--gpus-per-node", 2], 78, "6 GPUs are needed, 4 are visible here"),
@@ -150,31 +151,31 @@ def test_without_gpus_the_first_are_taken_and_that_is_said(dist_train: Command) 
         (["--gpus", "0", "--launcher", "slurm"], 2, "which gives each node its GPUs"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    dist_train: Command, here: Path, words: list[object], code: int, told: str
+def test_impossible_requests_are_refused(
+    dist_train: Command, here: Path, words: list[object], code: int, message: str
 ) -> None:
     said = dist_train("launch", "--dry-run", *words, DIGITS)
-    assert (said.code, told in said.err) == (code, True), said
+    assert (said.code, message in said.err) == (code, True), said
     assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--gpus", "auto"], "--gpus auto: 1 GPU was asked for, 0 are visible here"),
         (["--gpus", "0", "--nodes", 2], "--gpus 0: 2 GPUs were asked for, 0 are visible here"),
         (["--device", "cuda"], "--device cuda: 1 GPU was asked for, 0 are visible here"),
     ],
 )
-def test_without_any_gpu_the_reason_is_told(
-    dist_train: Command, monkeypatch: pytest.MonkeyPatch, words: list[object], told: str
+def test_without_any_gpu_the_reason_is_printed(
+    dist_train: Command, monkeypatch: pytest.MonkeyPatch, words: list[object], message: str
 ) -> None:
-    monkeypatch.setattr(gpu_choice, "visible_gpus", list)
-    monkeypatch.setattr(gpu_choice, "inventory", lambda: Inventory(reason="the driver does not answer"))
+    monkeypatch.setattr(device_choice, "visible_gpus", list)
+    monkeypatch.setattr(device_choice, "inventory", lambda: Inventory(reason="the driver does not answer"))
     said = dist_train("launch", "--dry-run", *words, DIGITS)
-    assert (said.code, told in said.err) == (78, True), said
+    assert (said.code, message in said.err) == (78, True), said
     assert "cause: the driver does not answer\n" in said.err
-    monkeypatch.setattr(gpu_choice, "inventory", lambda: Inventory(tuple(MACHINE)))
+    monkeypatch.setattr(device_choice, "inventory", lambda: Inventory(tuple(MACHINE)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     said = dist_train("launch", "--dry-run", *words, DIGITS)
     assert "cause: CUDA_VISIBLE_DEVICES='' means none of them\n" in said.err
@@ -182,7 +183,7 @@ def test_without_any_gpu_the_reason_is_told(
 
 def test_slices_of_a_card_go_to_a_process_each(dist_train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = [Gpu(0, f"MIG-{name}", "H100 MIG 1g", 0, 10 * GIB, slice=i) for i, name in enumerate("ab")]
-    monkeypatch.setattr(gpu_choice, "visible_gpus", lambda: slices)
+    monkeypatch.setattr(device_choice, "visible_gpus", lambda: slices)
     (environ,), _ = plan(dist_train, "--gpus", "auto")
     assert (environ["CUDA_VISIBLE_DEVICES"], environ["DIST_TRAIN_NPROC_PER_NODE"]) == ("MIG-a,MIG-b", "2")
     (environ,), said = plan(dist_train, "--gpus", "0:1")
@@ -210,11 +211,11 @@ def test_status_shows_which_rank_has_which_gpu(dist_train: Command, make_run: Ca
     made = make_run("a-1", nodes=2, device="cuda", gpus=("GPU-cc", "GPU-aa")).began()
     given = dist_train("status", "a-1").out
     assert "devices     node 0 was given GPU-cc\n            node 1 was given GPU-aa\n" in given
-    told = [
+    devices = [
         RankDevice(0, 0, "n0", 0, "2", "GPU-cc", "H100"),
         RankDevice(1, 1, "n1", 0, None, "GPU-aa", "H100"),
     ]
-    write_devices(made.run, 0, told)
+    write_devices(made.run, 0, devices)
     lines = dist_train("status", "a-1").out.splitlines()
     assert "devices     rank 0 on n0: cuda:0 = GPU 2, GPU-cc, H100" in lines
     assert "            rank 1 on n1: cuda:0 = GPU ?, GPU-aa, H100" in lines
@@ -225,8 +226,6 @@ def test_status_shows_which_rank_has_which_gpu(dist_train: Command, make_run: Ca
     ]
 
 
-def test_status_of_a_run_on_cpu_says_nothing_of_gpus(
-    dist_train: Command, make_run: Callable[..., Any]
-) -> None:
+def test_status_of_a_run_on_cpu_has_no_gpus(dist_train: Command, make_run: Callable[..., Any]) -> None:
     make_run("a-1").began()
     assert "devices" not in dist_train("status", "a-1").out

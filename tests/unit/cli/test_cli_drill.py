@@ -1,4 +1,4 @@
-"""`dist-train drill`: what it says of two trainings. (The trainings themselves: tests/multiprocess.)"""
+"""`dist-train drill`: its report on two trainings. (The trainings themselves: tests/multiprocess.)"""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from dist_train.cli import drill, rehearsal
-from dist_train.cli.rehearsal import EVERY_STEPS, STEPS, Kill, Trained
+from dist_train.cli.run import drill_run
+from dist_train.cli.run.drill_run import EVERY_STEPS, STEPS, Kill, Trained
+from dist_train.cli.verbs import drill
 from dist_train.config import load_config
 from dist_train.datasets import Digits
 from dist_train.rundir import RunDir
@@ -39,14 +40,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def trained(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Kill | None]]:
-    """Trainings that ended so: `trained(killed=Result(...))`; returns whom they were asked to kill."""
+    """Trainings that ended so: `trained(killed=Result(...))`; returns the requested kills."""
 
     def pretend(
         killed: Result | None = GOOD,
         code: int = 0,
         attempts: int = 2,
         dead: Callable[[int], int] = lambda rank: rank,
-        died_of: int = signal.SIGKILL,
+        signal_number: int = signal.SIGKILL,
         resumed: bool = True,
         whole_restarts: int = 0,
     ) -> list[Kill | None]:
@@ -63,7 +64,7 @@ def trained(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
             for _ in range(restarts):
                 rank = 0 if kill is None else dead(kill.rank)
                 append_event(run, "restarted", 0, rank=rank)
-                write_failure(run, Failure("rank", "signal", rank=rank, signal=died_of))
+                write_failure(run, Failure("rank", "signal", rank=rank, signal=signal_number))
             result = GOOD if kill is None else killed
             if result is not None:
                 write_json_atomic(run.result, asdict(result))
@@ -91,6 +92,9 @@ def test_equal_hashes_are_the_same_bits(dist_train: Any, trained: Any, temporary
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.proves(
+    "A drill without a kill, or with one differing hash, is no success",
+)
 @pytest.mark.parametrize("name", drill.HASHES)
 def test_one_hash_that_differs_is_named_and_ends_with_1(dist_train: Any, trained: Any, name: str) -> None:
     trained(killed=replace(GOOD, **{name: "d" * 32}))
@@ -101,6 +105,9 @@ def test_one_hash_that_differs_is_named_and_ends_with_1(dist_train: Any, trained
     assert said.out.endswith(f"NOT the same bits:\n  {name}: {before} undisturbed, {'d' * 32} killed\n")
 
 
+@pytest.mark.proves(
+    "A drill without a kill, or with one differing hash, is no success",
+)
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
@@ -109,11 +116,11 @@ def test_one_hash_that_differs_is_named_and_ends_with_1(dist_train: Any, trained
         ({"attempts": 1}, "rank 2 was not killed"),
         ({"attempts": 3}, "or another one died as well"),
         ({"dead": lambda rank: rank - 1}, "rank 2 was not killed"),
-        ({"died_of": signal.SIGSEGV}, "rank 2 was not killed"),
+        ({"signal_number": signal.SIGSEGV}, "rank 2 was not killed"),
         ({"resumed": False}, "went on from no checkpoint"),
         ({"whole_restarts": 1}, "the undisturbed run was restarted"),
     ],
-    ids=["no result", "no hash", "nobody died", "two died", "another", "otherwise", "anew", "both"],
+    ids=["no result", "no hash", "nobody died", "two died", "another", "otherwise", "from the start", "both"],
 )
 def test_a_drill_that_proves_nothing_is_not_a_success(
     dist_train: Any, trained: Any, ended: dict[str, Any], why: str
@@ -128,7 +135,7 @@ def test_a_drill_that_proves_nothing_is_not_a_success(
 
 
 @pytest.mark.parametrize(("code", "ours"), [(78, 78), (-9, 137)])
-def test_a_launch_that_failed_shows_its_words_and_its_code(
+def test_a_failed_launch_shows_its_output_and_its_code(
     dist_train: Any, trained: Any, temporary: Path, code: int, ours: int
 ) -> None:
     trained(code=code)
@@ -139,7 +146,7 @@ def test_a_launch_that_failed_shows_its_words_and_its_code(
     assert list(temporary.iterdir()) == []
 
 
-def test_whom_it_kills_follows_from_the_seed_which_is_printed(dist_train: Any, trained: Any) -> None:
+def test_the_killed_rank_follows_from_the_printed_seed(dist_train: Any, trained: Any) -> None:
     asked = trained()
     first = dist_train("drill", "--ranks", "5")
     words = first.err.splitlines()[0].partition("drill ")[2].partition(":")[0].split()
@@ -149,7 +156,7 @@ def test_whom_it_kills_follows_from_the_seed_which_is_printed(dist_train: Any, t
     assert f"rank {asked[1].rank} is killed (kill -9) when step {asked[1].step} begins" in first.err
 
 
-def test_any_rank_may_be_killed_at_any_step_behind_the_first_checkpoint() -> None:
+def test_any_rank_may_be_killed_at_any_step_after_the_first_checkpoint() -> None:
     kills = [drill.choose(seed, 4) for seed in range(400)]
     assert {kill.rank for kill in kills} == {0, 1, 2, 3}
     steps = {kill.step for kill in kills}
@@ -158,7 +165,7 @@ def test_any_rank_may_be_killed_at_any_step_behind_the_first_checkpoint() -> Non
 
 
 def test_the_steps_are_those_of_two_epochs_of_the_example() -> None:
-    from dist_train.cli.bundled import bundled_example
+    from dist_train.cli.run.bundled_example import bundled_example
 
     config = load_config(bundled_example()).config
     assert 2 * -(-len(Digits("train")) // config.data.batch_size) == STEPS
@@ -174,7 +181,7 @@ def test_keep_leaves_both_runs(dist_train: Any, trained: Any, here: Path) -> Non
     assert f"dist-train list --all-dirs {here / 'runs' / 'drill-1'}" in said.err
 
 
-def test_where_nothing_can_be_kept_or_made_the_mend_is_the_drills_own(
+def test_where_nothing_can_be_kept_or_made_the_hint_is_the_drills_own(
     dist_train: Any, trained: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained()
@@ -205,16 +212,16 @@ class Launch:
 
     def __init__(self, interrupts: int) -> None:
         self.interrupts = interrupts
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def terminate(self) -> None:
-        self.told.append("terminate")
+        self.calls.append("terminate")
 
     def kill(self) -> None:
-        self.told.append("kill")
+        self.calls.append("kill")
 
     def wait(self, timeout: float | None = None) -> int:
-        self.told.append("wait")
+        self.calls.append("wait")
         if timeout is not None and self.interrupts:
             self.interrupts -= 1
             raise KeyboardInterrupt
@@ -222,7 +229,7 @@ class Launch:
 
 
 @pytest.mark.parametrize(
-    ("interrupts", "told"),
+    ("interrupts", "calls"),
     [
         (0, ["terminate", "wait"]),
         (1, ["terminate", "wait", "wait"]),
@@ -230,8 +237,8 @@ class Launch:
     ],
 )
 def test_a_second_ctrl_c_lets_the_launch_kill_its_ranks_before_the_folder_goes(
-    interrupts: int, told: list[str]
+    interrupts: int, calls: list[str]
 ) -> None:
     launch = Launch(interrupts)
-    rehearsal.end(launch)
-    assert launch.told == told
+    drill_run.end(launch)
+    assert launch.calls == calls

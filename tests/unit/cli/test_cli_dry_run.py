@@ -52,24 +52,24 @@ def test_both_spellings_and_both_names_mean_one_option(here: Path, dist_train: A
     assert plans[0]["procs_per_node"] == 3
 
 
-def test_words_after_a_script_are_the_scripts(here: Path, dist_train: Any) -> None:
+def test_arguments_after_a_script_are_the_scripts(here: Path, dist_train: Any) -> None:
     (here / "train.py").write_text("")
     said = dist_train("launch", "--dry-run", "train.py", "--nodes", "7", "--lr=0.1", "-x", "--help")
     spec = plan_of(said.out)["spec"]
     assert spec["nodes"] == 1
     assert spec["target"]["args"] == ["--nodes", "7", "--lr=0.1", "-x", "--help"]
-    told = [line for line in said.err.splitlines() if "--nodes" in line]
-    assert told == [
+    notices = [line for line in said.err.splitlines() if "--nodes" in line]
+    assert notices == [
         "[dist-train] --nodes stands after train.py and goes to it; options of dist-train stand before"
     ]
 
 
-def test_words_of_a_script_that_are_not_ours_are_not_remarked_on(here: Path, dist_train: Any) -> None:
+def test_other_arguments_of_a_script_have_no_notice(here: Path, dist_train: Any) -> None:
     (here / "train.py").write_text("")
     assert "goes to it" not in dist_train("launch", "--dry-run", "train.py", "--lr", "0.1").err
 
 
-def test_a_module_keeps_its_words(dist_train: Any) -> None:
+def test_a_module_keeps_its_arguments(dist_train: Any) -> None:
     said = dist_train("launch", "--dry-run", "-m", "my_package.train", "--nodes", "7", "a=b")
     target = plan_of(said.out)["spec"]["target"]
     assert (target["kind"], target["value"]) == ("module", "my_package.train")
@@ -101,7 +101,7 @@ def test_options_and_overrides_mix_after_a_config(dist_train: Any) -> None:
     assert plan_of(said.out)["spec"]["nodes"] == 2
 
 
-def test_no_target_trains_the_bundled_digits_and_says_so(dist_train: Any) -> None:
+def test_no_target_trains_the_bundled_digits_with_a_notice(dist_train: Any) -> None:
     said = dist_train("launch", "--nodes", "2", "--gpus-per-node", "4", "--dry-run")
     assert said.code == 0
     assert "bundled digits example" in said.err

@@ -81,12 +81,12 @@ def test_json(dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["ignored"] == []
 
 
-def test_srun_that_was_forgotten_is_said(dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_srun_is_reported(dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})
     assert "SLURM_JOB_ID=7: this process is not inside a step of srun" in dist_train("env", "--explain").out
 
 
-def test_half_an_environment_is_an_error_that_shows_what_was_seen(
+def test_half_an_environment_is_an_error_that_shows_the_variables(
     dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(monkeypatch, {"RANK": "1"})

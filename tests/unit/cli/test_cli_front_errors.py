@@ -1,4 +1,4 @@
-"""A newcomer's mistakes on the command line as one table: what was typed, the code, the words, the mend.
+"""A newcomer's mistakes on the command line as one table: what was typed, the code, the message, the hint.
 
 (Words wrong in other ways: test_cli_bad_words.py; configs: tests/unit/config/test_config_bad_input.py.)
 """
@@ -91,7 +91,7 @@ def folder(here: Path, make_run: Callable[..., Any], dist_train: Any) -> Path:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_each_mistake_is_named_with_its_mend(
+def test_each_mistake_is_named_with_a_hint(
     folder: Path, dist_train: Any, words: list[str], code: int, said: list[str]
 ) -> None:
     before = sorted(folder.rglob("*"))
@@ -147,7 +147,7 @@ def test_a_checkouts_own_example_is_the_one_that_is_taken(here: Path, dist_train
     assert "examples/digits.yaml:1: unknown key `nonsense`" in said.err
 
 
-def test_who_has_no_config_yet_is_told_where_to_get_one(here: Path, dist_train: Any) -> None:
+def test_without_a_config_the_hint_names_init_and_the_examples(here: Path, dist_train: Any) -> None:
     said = dist_train("launch", "train.yaml")
     assert (said.code, "`dist-train init` writes one" in said.err) == (66, True), said
 
@@ -169,35 +169,35 @@ def test_a_launch_that_is_refused_leaves_what_was_there(here: Path, dist_train: 
     assert list((here / "runs").iterdir()) == []
 
 
-def test_a_full_disk_under_what_a_command_says(here: Path) -> None:
+def test_a_full_disk_under_a_commands_output(here: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "dist_train.cli.main", "--help"], stdout=full, stderr=subprocess.PIPE
         )
     assert done.returncode == 74
     assert done.stderr.startswith(
-        b"error: what this command says could not be written: No space left on device\n  mend:"
+        b"error: what this command says could not be written: No space left on device\n  hint:"
     )
 
 
-def test_a_full_disk_under_a_file_is_not_said_to_be_the_commands_words(
+def test_a_full_disk_under_a_file_is_not_reported_as_stdouts(
     here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(**words: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")  # as write(2) has it: without a name
 
-    monkeypatch.setattr("dist_train.cli.list.COMMAND.callback", full)
+    monkeypatch.setattr("dist_train.cli.verbs.list.COMMAND.callback", full)
     said = dist_train("list")
     assert (said.code, "error: a file could not be written: No space left" in said.err) == (74, True), said
 
 
-def test_only_our_own_fault_is_70_with_a_traceback(
+def test_only_an_internal_error_is_70_with_a_traceback(
     here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(**words: object) -> int:
         raise RuntimeError("a state that cannot be")
 
-    monkeypatch.setattr("dist_train.cli.list.COMMAND.callback", broken)
+    monkeypatch.setattr("dist_train.cli.verbs.list.COMMAND.callback", broken)
     said = dist_train("list")
     assert said.code == 70
     assert "RuntimeError: a state that cannot be" in said.err

@@ -9,20 +9,20 @@ from typing import Any
 import click
 import pytest
 
-from dist_train.cli.arguments import option_groups
+from dist_train.cli.launch.launch_options import option_groups
 from dist_train.cli.main import GROUPS, VERBS, Verbs, cli
-from dist_train.cli.verb import examples
+from dist_train.cli.options.verb import examples
 
 
-def test_verbs_stand_below_the_heading_of_what_they_are_for(dist_train: Any) -> None:
+def test_every_verb_has_a_heading(dist_train: Any) -> None:
     lines = dist_train("--help").out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["Options:", *(f"{title}:" for title in GROUPS), "Examples:"]
-    told = [
+    shown = [
         line.split()[0] for line in lines[lines.index("Begin:") : lines.index("Examples:")] if line[:1] == " "
     ]
-    assert sorted(told) == sorted(VERBS)
-    assert told.index("init") < told.index("launch") < told.index("status") < told.index("completion")
+    assert sorted(shown) == sorted(VERBS)
+    assert shown.index("init") < shown.index("launch") < shown.index("status") < shown.index("completion")
 
 
 def test_no_heading_names_a_verb_that_is_not_there() -> None:
@@ -30,12 +30,12 @@ def test_no_heading_names_a_verb_that_is_not_there() -> None:
 
 
 def test_a_verb_without_a_heading_is_still_shown(dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "new", ("nowhere", "A verb that no heading names."))
+    monkeypatch.setitem(VERBS, "new", "A verb that no heading names.")
     said = dist_train("--help")
     assert "Others:\n  new         A verb that no heading names.\n" in said.out
 
 
-def test_options_of_launch_stand_in_groups_and_the_launchers_say_whose_they_are(dist_train: Any) -> None:
+def test_options_of_launch_are_grouped_by_launcher(dist_train: Any) -> None:
     said = dist_train("launch", "--help").out
     places = [said.index(f"\n{title}:\n") for title in ("Where", "Size", "Run", "Failures")]
     places += [
@@ -72,7 +72,7 @@ def test_every_verb_ends_with_examples_that_fit_on_a_screen(name: str, command: 
     assert [line for line in shown if len(line) > 80] == []
 
 
-def test_reasons_stand_below_each_other_and_commands_are_left_as_they_are() -> None:
+def test_explanations_are_aligned_and_commands_unchanged() -> None:
     assert examples("a b  # one", "a long one", "a  # two").splitlines() == [
         "a b  # one",
         "a long one",
@@ -81,7 +81,7 @@ def test_reasons_stand_below_each_other_and_commands_are_left_as_they_are() -> N
     assert examples("echo $?") == "echo $?"
 
 
-def test_a_long_example_goes_on_below_as_a_shell_reads_it() -> None:
+def test_a_long_example_is_continued_as_a_shell_reads_it() -> None:
     long = "dist-train launch train.yaml " + " ".join(f"--option-{number} value" for number in range(5))
     first, second = examples(long).splitlines()
     assert (len(first) <= 78, first[-2:], second[:6]) == (True, " \\", "    --")
@@ -89,7 +89,7 @@ def test_a_long_example_goes_on_below_as_a_shell_reads_it() -> None:
     assert read.stdout.strip() == long
 
 
-def test_verbs_of_verbs_are_told_in_whole_sentences(dist_train: Any) -> None:
+def test_sub_verbs_are_shown_in_whole_sentences(dist_train: Any) -> None:
     for verb in ("checkpoint", "config"):
         listed = dist_train(verb, "--help").out.partition("\nVerbs:\n")[2].partition("\n\n")[0]
         assert listed

@@ -18,7 +18,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_it_writes_three_files_and_says_what_to_run_next(here: Path, dist_train: Any) -> None:
+def test_it_writes_three_files_and_prints_the_next_command(here: Path, dist_train: Any) -> None:
     said = dist_train("init", "my project")
     assert (said.code, said.err) == (0, "")
     assert names(here / "my project") == NAMES
@@ -64,7 +64,7 @@ def test_the_model_knows_nothing_of_dist_train(here: Path, dist_train: Any) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_there_stays_and_nothing_is_added(here: Path, dist_train: Any, name: str) -> None:
+def test_existing_files_stay_and_none_is_added(here: Path, dist_train: Any, name: str) -> None:
     (here / name).write_text("mine")
     said = dist_train("init")
     assert (said.code, said.out) == (78, "")
@@ -75,7 +75,7 @@ def test_what_is_there_stays_and_nothing_is_added(here: Path, dist_train: Any, n
 
 
 def test_a_failed_write_leaves_nothing(here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dist_train.cli import init
+    from dist_train.cli.verbs import init
 
     # A folder that appears between the look and the write.
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Scripts of torch.distributed.launch's time: when each rank is handed --local_rank, and what is said."""
+"""Scripts for torch.distributed.launch: when each rank gets --local_rank, and the notices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dist_train.agent import settings
-from dist_train.cli.legacy import local_rank_flag
+from dist_train.agent.command_line import read_settings
+from dist_train.cli.launch.local_rank_flag import local_rank_flag
 from dist_train.errors import UsageError
 from dist_train.jobs.agent_command import agent_argv
 from dist_train.jobs.spec import JobSpec, Target
@@ -63,7 +63,7 @@ def test_the_script_s_own_warnings_are_left_to_its_ranks(tmp_path: Path) -> None
     assert local_rank_flag(None, old)[0] == "--local_rank", "not read as a broken script, nothing on stderr"
 
 
-def test_what_is_not_certain_is_said_and_left(tmp_path: Path) -> None:
+def test_an_uncertain_case_has_a_notice_and_no_flag(tmp_path: Path) -> None:
     typed = script(tmp_path, UNDERSCORE, "--lr", "0.1", "--local_rank=0")
     assert local_rank_flag(None, typed) == (
         "",
@@ -86,7 +86,7 @@ def test_the_option_decides_without_looking(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--local_rank", "--local-rank"])
-def test_each_rank_gets_its_own_before_its_other_words(tmp_path: Path, flag: str) -> None:
+def test_each_rank_gets_its_own_before_its_other_arguments(tmp_path: Path, flag: str) -> None:
     spec = JobSpec(
         "old", "old-1", tmp_path, script(tmp_path, UNDERSCORE, "--lr", "0.1"), local_rank_flag=flag
     )
@@ -95,7 +95,7 @@ def test_each_rank_gets_its_own_before_its_other_words(tmp_path: Path, flag: str
     facts = {"RUN_ID": "old-1", "RUN_DIR": str(tmp_path), "NODE_RANK": "0", "NNODES": "1"}
     facts |= {"NPROC_PER_NODE": "4", "RDZV": "tcp://127.0.0.1:0"}
     environ = {f"DIST_TRAIN_{name}": value for name, value in facts.items()}
-    told = settings.read(argv[4:], environ)
-    assert told.target_of(3) == ["script", spec.target.value, f"{flag}=3", "--lr", "0.1"]
-    without = settings.read(agent_argv(replace(spec, local_rank_flag=""), "python")[4:], environ)
+    settings = read_settings(argv[4:], environ)
+    assert settings.target_of(3) == ["script", spec.target.value, f"{flag}=3", "--lr", "0.1"]
+    without = read_settings(agent_argv(replace(spec, local_rank_flag=""), "python")[4:], environ)
     assert without.target_of(3) == without.rank_target == ["script", spec.target.value, "--lr", "0.1"]

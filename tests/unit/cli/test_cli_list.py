@@ -14,7 +14,7 @@ def test_one_line_per_run(make_run: Callable[..., Any], dist_train: Any) -> None
     said = dist_train("list")
     head, first, second = said.out.splitlines()
     assert head.split()[:3] == ["NAME", "PHASE", "LAUNCHER"]
-    assert first.split() == ["a-1", "done", "local", "2", "x", "4", "0", "-", "0.125", "0", "s"]
+    assert first.split() == ["a-1", "done", "local", "2", "x", "4", "1", "-", "0.125", "0", "s"]
     assert second.split()[:3] == ["long-name-2", "pending", "local"]
     assert first.index("done") == second.index("pending") == head.index("PHASE")
     assert said.err == ""

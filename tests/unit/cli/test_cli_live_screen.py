@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dist_train.cli.live.screen import cells, readable
-from dist_train.testing.terminal import Terminal, python
+from dist_train.testing.pseudo_terminal import Terminal, python
 
 # A command with a panel of two lines that counts its paintings, around BODY.
 PROGRAM = """
@@ -35,7 +35,7 @@ def on_terminal(folder: Path, body: str, **how: object) -> Terminal:
     return Terminal(python(PROGRAM + body), folder, **how)  # type: ignore[arg-type]
 
 
-def test_lines_of_the_command_and_of_its_children_stand_above_and_the_panel_goes(tmp_path: Path) -> None:
+def test_output_of_the_command_and_its_children_is_above_the_panel(tmp_path: Path) -> None:
     body = """
 with Screen(paint):
     until_painted(1)
@@ -78,7 +78,7 @@ with Screen(paint):
 
 
 @pytest.mark.parametrize(("end", "code"), [("raise SystemExit(3)", 3), ("raise ValueError('mine')", 1)])
-def test_every_way_out_takes_the_panel_away(tmp_path: Path, end: str, code: int) -> None:
+def test_every_exit_removes_the_panel(tmp_path: Path, end: str, code: int) -> None:
     terminal = on_terminal(tmp_path, f"\nwith Screen(paint):\n    until_painted(1)\n    {end}\n")
     assert terminal.end() == code
     assert not [line for line in terminal.lines if line.startswith(("panel", "second"))]
@@ -101,7 +101,7 @@ with Screen(paint):
     assert cells("\x1b[1m表\x1b[0m!") == 3
 
 
-def test_a_line_that_the_panel_tells_is_not_shown(tmp_path: Path) -> None:
+def test_a_line_that_the_panel_repeats_is_not_shown(tmp_path: Path) -> None:
     body = """
 with Screen(paint, lambda line: not line.startswith("step ")):
     print("step 1"), print("steps and more"), print("step 2")
@@ -111,7 +111,7 @@ with Screen(paint, lambda line: not line.startswith("step ")):
     assert terminal.lines == ["steps and more", ""]
 
 
-def test_a_panel_that_fails_is_said_once_and_the_output_goes_on(tmp_path: Path) -> None:
+def test_a_failing_panel_is_reported_once_and_the_output_goes_on(tmp_path: Path) -> None:
     body = """
 def broken(columns, rows):
     raise RuntimeError("no panel")
@@ -128,7 +128,7 @@ with Screen(broken):
     assert [line for line in terminal.lines if line in ("one", "two")] == ["one", "two"]
 
 
-def test_without_a_panel_it_only_leaves_lines_out_of_a_pipe(tmp_path: Path) -> None:
+def test_without_a_panel_it_only_filters_lines(tmp_path: Path) -> None:
     body = """
 with Screen(None, lambda line: line != "step 1", captured=(1,)):
     print("step 1\\n\\x1b[2Akept as it is")

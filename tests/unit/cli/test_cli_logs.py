@@ -27,14 +27,25 @@ def test_the_newest_attempt_each_line_behind_its_rank(talked: Any, dist_train: A
 
 
 def test_one_rank_of_one_attempt(talked: Any, dist_train: Any) -> None:
-    assert dist_train("logs", "a-1", "--rank", 0, "--attempt", 0).out == "loss 0.9\nloss 0.8\n"
+    assert dist_train("logs", "a-1", "--rank", 0, "--attempt", 1).out == "loss 0.9\nloss 0.8\n"
 
 
 def test_only_lines_that_match(talked: Any, dist_train: Any) -> None:
     assert (
-        dist_train("logs", "--attempt", 0, "--grep", r"0\.8$|hell").out
+        dist_train("logs", "--attempt", 1, "--grep", r"0\.8$|hell").out
         == "[rank 0] loss 0.8\n[rank 1] hello\n"
     )
+
+
+def test_attempts_count_from_1_for_people_and_from_0_in_json(talked: Any, dist_train: Any) -> None:
+    assert "attempt     2, " in dist_train("status").out
+    assert dist_train("logs", "--rank", 0, "--attempt", 2).out == "loss 0.7\n"
+    assert json.loads(dist_train("logs", "--attempt", 2, "--json").out)["attempt"] == 1
+    said = dist_train("logs", "--attempt", 0)
+    assert (said.code, "it must be at least 1" in said.err) == (2, True)
+    said = dist_train("logs", "--help").out
+    assert "counts from 1, as `status` prints" in " ".join(said.split())
+    assert "logs/attempt-0" in said
 
 
 def test_json_is_one_object(talked: Any, dist_train: Any) -> None:
@@ -47,7 +58,7 @@ def test_a_rank_or_attempt_without_a_log_is_66(talked: Any, dist_train: Any) -> 
     assert (said.code, "no log of rank 7" in said.err) == (66, True)
     said = dist_train("logs", "--attempt", 9)
     assert said.code == 66
-    assert "attempts with logs: 0, 1" in said.err
+    assert "attempts with logs: 1, 2" in said.err
 
 
 def test_following_goes_on_into_the_next_attempt_and_ends_with_the_run(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from test_cli_checkpoint import write_checkpoint
 
-from dist_train.cli import checkpoint_files, checkpoint_process
-from dist_train.cli import predict as predict_verb
+from dist_train.cli.run import checkpoint_process
+from dist_train.cli.verbs import checkpoint_convert
+from dist_train.cli.verbs import predict as predict_verb
 from dist_train.config import dump_config, load_config
 from dist_train.jobs import gpus
 from dist_train.jobs.gpus import Gpu
@@ -20,7 +21,7 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
-    """What `predict` would have started: its words and its variables."""
+    """What `predict` would have started: arguments and environment."""
     found: list[tuple[list[str], dict[str, str]]] = []
 
     def note(argv: list[str], environ: dict[str, str]) -> int:
@@ -51,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             }
         ]
 
-    monkeypatch.setattr(checkpoint_files, "ask_checkpoints", note)
+    monkeypatch.setattr(checkpoint_convert, "ask_checkpoints", note)
     return found
 
 
@@ -68,7 +69,7 @@ def value(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-def test_a_run_brings_its_config_its_folder_and_its_newest(
+def test_a_run_has_its_config_its_folder_and_its_newest_checkpoint(
     trained: Any, started: Any, dist_train: Any, here: Path
 ) -> None:
     assert dist_train("predict", "--output", "p.jsonl").code == 0
@@ -106,7 +107,7 @@ def test_a_file_of_weights_with_a_config(here: Path, started: Any, dist_train: A
     ]
 
 
-def test_gpus_are_given_by_uuid_and_numbered_anew(
+def test_gpus_are_given_by_uuid_and_numbered_from_0(
     trained: Any, started: Any, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = [
@@ -162,7 +163,7 @@ def test_what_predict_refuses(
     assert text in said.err
 
 
-def test_an_import_says_what_it_did(here: Path, asked: Any, dist_train: Any) -> None:
+def test_an_import_reports_what_it_did(here: Path, asked: Any, dist_train: Any) -> None:
     (here / "old.pth.tar").write_bytes(b"")
     said = dist_train("checkpoint", "import", "old.pth.tar")
     assert said.code == 0
@@ -222,7 +223,7 @@ def test_weights_with_the_config_of_a_run_find_that_run_s_own_modules(
     assert value(argv, "--folder") == str(trained.spec.target.folder)
 
 
-def test_a_conversion_that_the_system_killed_is_no_fault_of_ours(
+def test_a_conversion_killed_by_the_system_is_no_internal_error(
     here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "w.pt").write_bytes(b"")

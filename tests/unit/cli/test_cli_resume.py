@@ -1,4 +1,4 @@
-"""`resume`: the same run, planned again; refused where it is at work. No process is started here."""
+"""`resume`: the same run, planned again; refused while it runs. No process is started here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dist_train.cli import resume as verb
-from dist_train.cli.runs import open_run
+from dist_train.cli.run.find_run import open_run
+from dist_train.cli.verbs import resume as verb
 from dist_train.jobs import JobState
 from dist_train.jobs.gpus import Gpu
 from dist_train.rundir.events import read_events
@@ -44,7 +44,7 @@ def test_the_same_run_goes_on(make_run: Callable[..., Any], dist_train: Any, wai
     assert "goes on from the start (no checkpoint)" in said.err
 
 
-def test_another_size_is_planned_and_said(
+def test_another_size_is_planned_with_a_notice(
     make_run: Callable[..., Any], dist_train: Any, waited: list[str]
 ) -> None:
     made = make_run("a-1", nodes=1, procs_per_node=4).began().preempted()
@@ -87,7 +87,7 @@ def test_a_run_that_is_done_has_nothing_left(
     assert (waited, made.run.job.read_bytes()) == ([], before)
 
 
-def test_a_run_at_work_is_refused_with_its_owner(
+def test_a_running_run_is_refused_with_its_owner(
     make_run: Callable[..., Any], dist_train: Any, own: Any, waited: list[str]
 ) -> None:
     made = make_run("a-1").began()
@@ -99,7 +99,7 @@ def test_a_run_at_work_is_refused_with_its_owner(
     assert waited == []
 
 
-def test_a_run_whose_state_cannot_be_told_is_not_started_beside_itself(
+def test_a_run_in_an_unknown_state_is_not_started_twice(
     make_run: Callable[..., Any], dist_train: Any, pretend: Any
 ) -> None:
     run = make_run("a-1").run
@@ -107,11 +107,11 @@ def test_a_run_whose_state_cannot_be_told_is_not_started_beside_itself(
     pretend.answer = JobState("unknown", "squeue", "no answer")
     said = dist_train("resume")
     assert said.code == 69
-    assert "cannot be told" in said.err
+    assert "is unknown" in said.err
 
 
 @pytest.mark.parametrize("seconds_ago", [0, 10**6])
-def test_a_fresh_submission_is_at_work_and_an_old_one_that_never_began_is_not(
+def test_a_fresh_submission_is_active_and_an_old_one_that_never_began_is_not(
     make_run: Callable[..., Any], dist_train: Any, waited: list[str], seconds_ago: int
 ) -> None:
     made = make_run("a-1")
@@ -122,10 +122,10 @@ def test_a_fresh_submission_is_at_work_and_an_old_one_that_never_began_is_not(
 
 def test_two_at_once_start_it_once(make_run: Callable[..., Any], dist_train: Any, waited: list[str]) -> None:
     make_run("a-1").began().finished(3)
-    with verb.own_turn(open_run("a-1")):
+    with verb.resume_lock(open_run("a-1")):
         said = dist_train("resume")
     assert said.code == 78
-    assert "another `dist-train resume a-1` is at work" in said.err
+    assert "another `dist-train resume a-1` is running" in said.err
     assert dist_train("resume").code == 0
 
 

@@ -1,4 +1,4 @@
-"""A sink whose package is not installed is said by the check and by the launch, before anything starts."""
+"""A sink whose package is not installed is an error of check and launch, before anything starts."""
 
 from __future__ import annotations
 

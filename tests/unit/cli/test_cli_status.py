@@ -26,7 +26,7 @@ KILLED = Failure(
 )
 
 
-def test_a_run_that_waits(make_run: Callable[..., Any], dist_train: Any) -> None:
+def test_a_pending_run(make_run: Callable[..., Any], dist_train: Any) -> None:
     make_run("a-1", nodes=2, procs_per_node=2)
     said = dist_train("status")
     assert said.code == 0
@@ -41,7 +41,7 @@ def test_a_run_that_waits(make_run: Callable[..., Any], dist_train: Any) -> None
     assert said.err == ""
 
 
-def test_a_run_at_work(make_run: Callable[..., Any], dist_train: Any, own: Any) -> None:
+def test_a_running_run(make_run: Callable[..., Any], dist_train: Any, own: Any) -> None:
     made = make_run("a-1").began().trained(10, 0.9).trained(20, 0.25).trained(20, 0.3, kind="eval")
     made.restarted()
     checkpoint = made.run.checkpoints / "step-00000014"
@@ -51,14 +51,14 @@ def test_a_run_at_work(make_run: Callable[..., Any], dist_train: Any, own: Any) 
     said = dist_train("status", "a-1")
     assert said.code == 0
     assert f"lease: agent 0 is pid {owner.pid}" in said.out
-    assert "attempt     0, 1 of 3 restarts used" in said.out
+    assert "attempt     1, 1 of 3 restarts used" in said.out
     assert "step 14, 0 s ago" in said.out
     assert "train       step 20, epoch 0, loss 0.25" in said.out
     assert "evaluation  step 20, epoch 0, loss 0.3" in said.out
     assert "dist-train logs a-1 --follow" in said.out
 
 
-def test_a_failed_run_names_the_guilty_rank(make_run: Callable[..., Any], dist_train: Any) -> None:
+def test_a_failed_run_names_the_root_cause(make_run: Callable[..., Any], dist_train: Any) -> None:
     made = make_run("a-1").began().finished(137, why="killed")
     write_failure(made.run, KILLED)
     said = dist_train("status", "a-1")
@@ -69,7 +69,7 @@ def test_a_failed_run_names_the_guilty_rank(make_run: Callable[..., Any], dist_t
     assert "dist-train resume a-1" in said.out
 
 
-def test_the_failure_of_an_earlier_start_is_not_told_again(
+def test_the_failure_of_an_earlier_start_is_not_shown_again(
     make_run: Callable[..., Any], dist_train: Any
 ) -> None:
     made = make_run("a-1").began().finished(137)
@@ -100,7 +100,7 @@ def test_exit_code_is_the_runs(make_run: Callable[..., Any], dist_train: Any, en
     assert dist_train("status", "--exit_code", "--json").code == code
 
 
-def test_a_preempted_run_wants_to_be_resumed(make_run: Callable[..., Any], dist_train: Any) -> None:
+def test_a_preempted_run_is_to_be_resumed(make_run: Callable[..., Any], dist_train: Any) -> None:
     make_run("a-1").began().preempted()
     said = dist_train("status", "--exit-code")
     assert said.code == 75
@@ -131,7 +131,7 @@ def test_a_query_that_fails_is_unknown_and_never_failed(
     assert dist_train("list").code == 0
 
 
-def test_an_owner_that_is_gone_is_said_to_be(make_run: Callable[..., Any], dist_train: Any, own: Any) -> None:
+def test_an_owner_that_has_ended_is_reported(make_run: Callable[..., Any], dist_train: Any, own: Any) -> None:
     made = make_run("a-1").began()
     owner = own(made.run)
     owner.kill()

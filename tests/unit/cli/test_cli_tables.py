@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dist_train.cli.json_output import print_json
-from dist_train.cli.table import age, number, render_pairs, render_table, size
+from dist_train.cli.output.json_output import print_json
+from dist_train.cli.output.table import age, number, render_pairs, render_table, size
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -45,6 +45,6 @@ def test_sizes_and_figures() -> None:
     assert [number(n) for n in (None, 3, 0.1234567891)] == ["-", "3", "0.123457"]
 
 
-def test_json_has_no_words_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_no_nan_and_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": float("inf"), "b": (1, {"c": float("nan")})})
     assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "a": "inf", "b": [1, {"c": "nan"}]}

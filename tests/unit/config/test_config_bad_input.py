@@ -1,4 +1,4 @@
-"""Bad configs as one table: the text, the overrides, the exit code, and words of the message."""
+"""Bad configs as tables: the text, the overrides, the exit code, and parts of the message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ optimizer: sgd
 trainer:
   epochs: 2
 """
-# (added to GOOD, words of the message)
+# (added to GOOD, parts of the message)
 ADDED = [
     ("trainr: {}\n", ["x.yaml:9", "unknown key `trainr`", "did you mean `trainer`?"]),
     ("epochs: 3\n", ["unknown key `epochs`", "did you mean `trainer.epochs`?"]),
@@ -65,7 +65,7 @@ ADDED = [
     ("on: 1\n", ["x.yaml:9", "the key on is not text", 'quote it: "on"']),
     ("launch:\n  slurm: &a\n    b: *a\n", ["x.yaml", "contains itself"]),
 ]
-# (whole text, words of the message)
+# (whole text, parts of the message)
 WHOLE = [
     ("", ["x.yaml is empty", "examples/digits.yaml"]),
     ("# nothing\n", ["x.yaml is empty"]),
@@ -84,7 +84,7 @@ WHOLE = [
     (GOOD.replace("  batch_size: 8\n", ""), ["x.yaml:2", "`data.batch_size` is missing", "WHOLE job"]),
     (GOOD.replace("batch_size: 8", "batch_size: 0"), ["x.yaml:4", "`data.batch_size`", "at least 1"]),
 ]
-# (overrides, exit code, words of the message)
+# (overrides, exit code, parts of the message)
 OVERRIDES = [
     (
         ["trainer.epoch=3"],
@@ -115,38 +115,38 @@ def refusal(text: str, overrides: list[str] | None = None) -> DistTrainError:
     return caught.value
 
 
-@pytest.mark.parametrize(("added", "words"), ADDED, ids=[added for added, _ in ADDED])
-def test_a_bad_line_is_named_with_its_place_and_mend(added: str, words: list[str]) -> None:
+@pytest.mark.parametrize(("added", "parts"), ADDED, ids=[added for added, _ in ADDED])
+def test_a_bad_line_is_reported_with_its_line_number_and_a_hint(added: str, parts: list[str]) -> None:
     load_text(GOOD, "x.yaml")
     error = refusal(GOOD + added)
     assert isinstance(error, ConfigError)
-    assert [word for word in words if word not in str(error)] == []
+    assert [part for part in parts if part not in str(error)] == []
     assert "problems" not in str(error)  # one mistake, one problem
 
 
-@pytest.mark.parametrize(("text", "words"), WHOLE, ids=[repr(text[:30]) for text, _ in WHOLE])
-def test_a_bad_file_is_named(text: str, words: list[str]) -> None:
+@pytest.mark.parametrize(("text", "parts"), WHOLE, ids=[repr(text[:30]) for text, _ in WHOLE])
+def test_a_bad_file_is_named(text: str, parts: list[str]) -> None:
     error = refusal(text)
     assert error.exit_code == 78
-    assert [word for word in words if word not in str(error)] == []
+    assert [part for part in parts if part not in str(error)] == []
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code", "words"), OVERRIDES, ids=[" ".join(o) for o, _, _ in OVERRIDES]
+    ("overrides", "code", "parts"), OVERRIDES, ids=[" ".join(o) for o, _, _ in OVERRIDES]
 )
-def test_a_bad_override_is_named(overrides: list[str], code: int, words: list[str]) -> None:
+def test_a_bad_override_is_named(overrides: list[str], code: int, parts: list[str]) -> None:
     error = refusal(GOOD, overrides)
     assert error.exit_code == code
     assert isinstance(error, UsageError if code == 2 else ConfigError)
-    assert [word for word in words if word not in str(error)] == []
+    assert [part for part in parts if part not in str(error)] == []
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     text = GOOD.replace("loss: mse\n", "").replace("epochs: 2", "epoch: 2")
     text += "seed: ten\nseed: 3\ndeterministic: world_size_invariant\nlaunch:\n  time: 1:30:00\n"
-    said = str(refusal(text, ["data.batch_size=0"]))
-    assert "x.yaml: 8 problems" in said
-    for words in (
+    message = str(refusal(text, ["data.batch_size=0"]))
+    assert "x.yaml: 8 problems" in message
+    for part in (
         "`seed` is given twice",
         "`launch.time`",
         "`data.batch_size`: expected at least 1, got 0",
@@ -156,7 +156,7 @@ def test_all_problems_are_told_at_once() -> None:
         "`seed`: expected a whole number",
         "not built yet",
     ):
-        assert words in said
+        assert part in message
 
 
 def test_a_flag_is_named_when_its_value_is_wrong() -> None:
@@ -187,7 +187,7 @@ def test_a_folder_or_binary_file_is_no_config(tmp_path: Path) -> None:
         load_config(tmp_path / "b.yaml")
 
 
-def test_anchors_that_multiply_are_stopped() -> None:
+def test_anchors_that_multiply_are_refused() -> None:
     bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
     bomb += "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
     with pytest.raises(ConfigError, match="more than 100000 values"):

@@ -6,11 +6,14 @@ import importlib
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from dist_train import registry
 from dist_train.config import SHORTCUTS, check_arguments, check_target, resolve
+from dist_train.config.shortcuts import short_names
 from dist_train.errors import ConfigError
 
 FILES = {
@@ -79,7 +82,7 @@ def importable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(folder))
     importlib.invalidate_caches()
     yield folder
-    # Only these: a module of ours that goes and comes back would be two.
+    # Only these: reimporting a module of ours would create a second copy.
     for name in {relative.split("/")[0].removesuffix(".py") for relative in FILES}:
         for loaded in [key for key in sys.modules if key.split(".")[0] == name]:
             del sys.modules[loaded]
@@ -102,7 +105,7 @@ def test_resolve_imports_what_a_target_names(importable: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "expected"),
     [
         ("good:Nat", ["good has no 'Nat'", "did you mean `Net`?"]),
         ("god:Net", ["no module is called 'god'", "did you mean 'good'?"]),
@@ -118,11 +121,11 @@ def test_resolve_imports_what_a_target_names(importable: Path) -> None:
         ("good.Net", ["has no colon", 'did you mean "good:Net"?']),
     ],
 )
-def test_resolve_says_what_failed(importable: Path, target: str, words: list[str]) -> None:
+def test_resolve_says_what_failed(importable: Path, target: str, expected: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(target, shortcuts={"accuracy": "good:Net", "mse": "good:Net"})
     assert caught.value.exit_code == 78
-    assert [word for word in words if word not in str(caught.value)] == []
+    assert [word for word in expected if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize(
@@ -155,12 +158,12 @@ def test_a_name_that_is_not_bound_is_refused(folder: Path, name: str) -> None:
         "math:sqrt",
     ],
 )
-def test_what_cannot_be_decided_is_let_pass(folder: Path, target: str) -> None:
+def test_what_cannot_be_decided_is_accepted(folder: Path, target: str) -> None:
     check_target(target, [folder])
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "expected"),
     [
         ("toys.nets:Nett", "did you mean `Net`?"),
         ("toys.nest:Net", "did you mean 'toys.nets'?"),
@@ -172,8 +175,8 @@ def test_what_cannot_be_decided_is_let_pass(folder: Path, target: str) -> None:
         ("nets.py:Net", "no module is called 'nets.py'"),
     ],
 )
-def test_a_static_refusal_names_the_nearest(folder: Path, target: str, words: str) -> None:
-    assert words in refusal(target, folder)
+def test_a_static_refusal_names_the_nearest(folder: Path, target: str, expected: str) -> None:
+    assert expected in refusal(target, folder)
 
 
 def test_the_configs_folder_comes_first_and_a_new_file_is_seen(folder: Path) -> None:
@@ -198,14 +201,14 @@ def test_the_configs_folder_comes_first_and_a_new_file_is_seen(folder: Path) -> 
         ("math:sqrt", {"anything": 1}),
     ],
 )
-def test_arguments_that_fit_or_cannot_be_decided_pass(
+def test_arguments_that_match_or_cannot_be_decided_are_accepted(
     folder: Path, target: str, args: dict[str, object]
 ) -> None:
     check_arguments(target, args, [folder])
 
 
 @pytest.mark.parametrize(
-    ("target", "args", "words"),
+    ("target", "args", "expected"),
     [
         ("toys.nets:Net", {"widht": 1}, "did you mean `width`?"),
         ("toys.nets:Net", {"self": 1}, "takes no argument 'self'"),
@@ -217,9 +220,9 @@ def test_arguments_that_fit_or_cannot_be_decided_pass(
     ],
 )
 def test_an_unknown_argument_is_refused(
-    folder: Path, target: str, args: dict[str, object], words: str
+    folder: Path, target: str, args: dict[str, object], expected: str
 ) -> None:
-    assert words in refusal(target, folder, **args)
+    assert expected in refusal(target, folder, **args)
     assert "toys" not in sys.modules
 
 
@@ -233,3 +236,19 @@ def test_arguments_of_torchs_own_optimizers_are_known() -> None:
     check_arguments("adamw", {"lr": 0.1, "weight_decay": 0.0}, shortcuts=SHORTCUTS["optimizer"])
     with pytest.raises(ConfigError, match="did you mean `weight_decay`"):
         check_arguments("adamw", {"weight_decya": 0.1}, shortcuts=SHORTCUTS["optimizer"])
+
+
+def test_short_names_of_callbacks_are_those_of_the_registry_and_of_other_distributions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = short_names("callbacks")
+    assert ours["ema"] == "dist_train.trainer.callbacks.ema:EMA"
+    for name in ours:
+        check_target(name, shortcuts=ours)
+    theirs = EntryPoint("journal", "journal.callbacks:Journal", "dist_train.callbacks")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [theirs])
+    registry._owners.cache_clear()
+    try:
+        assert short_names("callbacks") == {**ours, "journal": "journal.callbacks:Journal"}
+    finally:
+        registry._owners.cache_clear()

@@ -1,4 +1,4 @@
-"""The dump reads back equal, the hash follows what decides the results, the schema knows each key."""
+"""The dump loads back equal, the hash covers what determines the results, the schema has each key."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_dump_is_stable_in_block_style_and_in_the_schemas_order() -> None:
         {"data": {"train": {"target": "my_data:Train"}, "batch_size": 8, "workers": 0}},
     ],
 )
-def test_what_changes_no_result_changes_no_hash(changes: dict[str, Any]) -> None:
+def test_settings_without_effect_on_results_do_not_change_the_hash(changes: dict[str, Any]) -> None:
     assert config_xxh3(base(**changes)) == config_xxh3(base())
 
 
@@ -89,7 +89,7 @@ def test_what_changes_no_result_changes_no_hash(changes: dict[str, Any]) -> None
         {"strategy": "ddp"},
     ],
 )
-def test_what_changes_results_changes_the_hash(changes: dict[str, Any]) -> None:
+def test_settings_that_change_results_change_the_hash(changes: dict[str, Any]) -> None:
     assert config_xxh3(base(**changes)) != config_xxh3(base())
     assert len(config_xxh3(base())) == 32
 
@@ -119,12 +119,12 @@ def test_each_leaf_of_the_example_is_shown_with_its_origin() -> None:
     resolved = load_config(DIGITS)
     lines = show(resolved)
     bare = [line for line in lines if "#" not in line and not line.endswith(":")]
-    # A list's origin stands beside its key, its items' beside them.
+    # A list's origin is beside its key, its items' origins are beside them.
     assert bare == []
     assert load_text("\n".join(lines), "y.yaml").config == resolved.config
 
 
-def test_the_json_schema_takes_what_the_loader_takes() -> None:
+def test_the_json_schema_accepts_what_the_loader_accepts() -> None:
     schema = json_schema()
     checker = jsonschema.Draft202012Validator(schema)
     checker.check_schema(schema)

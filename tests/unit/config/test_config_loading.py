@@ -1,4 +1,4 @@
-"""A good config: numbers read as meant, short forms, layers, and the origin of every value."""
+"""A valid config: numbers, short forms, layers, and the origin of every value."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dist_train.config import (
     KeepBest,
     RunConfig,
     StrategyConfig,
+    config_xxh3,
+    dump_config,
     is_secret_name,
     load_config,
     load_text,
@@ -58,7 +60,7 @@ def config_of(added: str = "", overrides: tuple[str, ...] = ()) -> RunConfig:
         ("=", "="),
     ],
 )
-def test_a_plain_value_is_read_as_people_mean_it(written: str, value: object) -> None:
+def test_plain_values(written: str, value: object) -> None:
     args = config_of(f"schedule:\n  target: cosine\n  args:\n    x: {written}\n").schedule
     assert args is not None
     assert args.args["x"] == value
@@ -98,19 +100,37 @@ def test_a_bare_string_is_a_component_and_a_strategy() -> None:
         "{options: {bucket_mb: 4}, static_graph: true}",
     ],
 )
-def test_options_of_a_strategy_stand_beside_its_name(written: str) -> None:
+def test_options_of_a_strategy_are_written_beside_its_name(written: str) -> None:
     strategy = config_of(f"strategy: {written}\n").strategy
     assert strategy == StrategyConfig(name="ddp", options={"static_graph": True, "bucket_mb": 4})
     assert StrategyConfig.model_validate({"name": "ddp", "static_graph": True, "bucket_mb": 4}) == strategy
 
 
-def test_asking_for_steps_between_saves_replaces_the_default_of_epochs() -> None:
+def test_options_of_a_sink_stand_beside_its_name() -> None:
+    sinks = "logging: {sinks: [jsonl, {name: tensorboard, flush_s: 10}]}\n"
+    config = config_of(sinks)
+    assert [(sink.name, sink.options) for sink in config.logging.sinks] == [
+        ("jsonl", {}),
+        ("tensorboard", {"flush_s": 10}),
+    ]
+    assert load_text(dump_config(config), "dumped.yaml").config == config
+    assert "- name: tensorboard\n      flush_s: 10" in dump_config(config)
+    changed = config_of(sinks, ("logging.sinks.1.flush_s=3",))
+    assert changed.logging.sinks[1].options == {"flush_s": 3}
+
+
+def test_a_config_without_callbacks_has_the_hash_of_one_from_before_them() -> None:
+    assert config_xxh3(config_of()) == "85a61f92c3bb52d02839573c936fc051"
+    assert config_xxh3(config_of("  callbacks: [ema]\n")) != config_xxh3(config_of())
+
+
+def test_every_steps_replaces_the_default_every_epochs() -> None:
     assert config_of().checkpoint.every_epochs == 1
     checkpoint = config_of("checkpoint:\n  every_steps: 7\n").checkpoint
     assert (checkpoint.every_steps, checkpoint.every_epochs) == (7, None)
 
 
-def test_a_task_stands_instead_of_a_loss() -> None:
+def test_a_task_replaces_the_loss() -> None:
     config = load_text(BASE.replace("loss: mse", "task: my_task:Task"), "x.yaml").config
     assert config.task == Component(target="my_task:Task")
     with pytest.raises(ValidationError, match="remove `metrics`"):
@@ -157,7 +177,7 @@ def test_every_leaf_has_an_origin_and_only_leaves_do() -> None:
     assert "trainer" not in origins
 
 
-def test_what_an_override_replaced_is_no_origin_any_more() -> None:
+def test_a_replaced_value_is_no_origin_any_more() -> None:
     origins = load_text(BASE, "x.yaml", ["optimizer=adamw"]).origins
     assert origins["optimizer.target"] == "override"
     assert origins["optimizer.args"] == "default"
@@ -167,14 +187,14 @@ def test_what_an_override_replaced_is_no_origin_any_more() -> None:
     ("overrides", "lengths"),
     [((), (2, None)), (("trainer.steps=100",), (None, 100)), (("trainer.epochs=5",), (5, None))],
 )
-def test_an_override_of_one_length_sets_the_files_other_one_aside(
+def test_an_override_of_steps_or_epochs_unsets_the_files_other_one(
     overrides: tuple[str, ...], lengths: tuple[int | None, int | None]
 ) -> None:
     trainer = config_of("", overrides).trainer
     assert (trainer.epochs, trainer.steps) == lengths
 
 
-def test_what_is_set_aside_says_so() -> None:
+def test_the_origin_of_an_unset_value() -> None:
     flags = {"checkpoint.every_steps": (7, "--every-steps 7")}
     resolved = load_text(BASE + "checkpoint:\n  every_epochs: 2\n", "x.yaml", ["trainer.steps=9"], flags)
     assert resolved.origins["trainer.epochs"] == "set aside by override"
@@ -182,7 +202,7 @@ def test_what_is_set_aside_says_so() -> None:
     assert resolved.config.checkpoint.every_steps == 7
 
 
-def test_a_file_is_read_with_its_byte_order_mark(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + BASE.encode())
     assert load_config(path).config == load_config(str(path)).config == config_of()

@@ -1,4 +1,4 @@
-"""Overrides: any value comes through as YAML says it, in any order, into any depth."""
+"""Overrides: any YAML value, in any order, at any depth."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def config_of(*overrides: str) -> RunConfig:
     return load_text(BASE, "x.yaml", overrides).config
 
 
-def test_a_bare_string_becomes_a_mapping_when_its_inside_is_set() -> None:
+def test_setting_a_key_inside_a_bare_string_makes_it_a_mapping() -> None:
     assert config_of("model.args.width=32").model == Component(target="my_model:Net", args={"width": 32})
     assert config_of("metrics.0.args.k=3").metrics == [Component(target="accuracy", args={"k": 3})]
     assert config_of("strategy.static_graph=true").strategy.options == {"static_graph": True}
 
 
-def test_a_component_is_replaced_whole_and_its_target_alone() -> None:
+def test_a_component_is_replaced_as_a_whole_or_only_its_target() -> None:
     assert config_of("optimizer=adamw").optimizer == Component(target="adamw")
     assert config_of("optimizer.target=adamw").optimizer == Component(target="adamw", args={"lr": 0.1})
     assert config_of("optimizer.args.lr=2e-3").optimizer.args == {"lr": 0.002}
 
 
-def test_a_section_that_the_file_lacks_is_made() -> None:
+def test_a_missing_section_is_created() -> None:
     assert config_of("launch.slurm.partition=gpu").launch.slurm == {"partition": "gpu"}
     assert config_of("checkpoint.keep_best={metric: accuracy, mode: max}").checkpoint.keep_best is not None
 
@@ -70,7 +70,7 @@ def test_the_same_override_twice_is_no_contradiction() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(VALUES)
-def test_any_json_value_comes_through(value: object) -> None:
+def test_any_json_value_is_accepted(value: object) -> None:
     # JSON in ASCII is YAML, so this is how a program writes an override.
     written = json.dumps(value)
     assert config_of(f"model.args.x={written}").model.args == {"x": value}

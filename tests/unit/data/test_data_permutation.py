@@ -117,6 +117,10 @@ def test_consecutive_outputs_are_unrelated(n: int) -> None:
         assert equal_gaps(Permutation(n, seed).__getitem__, n) <= 2 * 40_000 // n + 8
 
 
+@pytest.mark.proves(
+    "The permutation is a bijection without serial correlation; four rounds would not be",
+    limits="statistics, not a proof",
+)
 def test_the_same_tests_reject_worse_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 10**6
 

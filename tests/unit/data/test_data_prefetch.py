@@ -1,4 +1,4 @@
-"""Batches copied ahead. No GPU here: the copies are a stand-in's, which only writes down what is asked."""
+"""Batches copied ahead. No GPU here: a fake only records the calls."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dist_train.data import feed, prefetch, shared_memory
-from dist_train.data.exact import ExactLoader, loader
-from dist_train.data.prefetch import ahead, copies_to
+from dist_train.data.exact_loader import ExactLoader
+from dist_train.data.loader import loader
+from dist_train.data.reading import prefetch, shared_memory, torch_loader
+from dist_train.data.reading.prefetch import ahead, copies_to
 from dist_train.errors import ConfigError
 
 
-class PretendCopies:
-    """NOT a CUDA stream: a diary of starts and finishes."""
+class FakeCopies:
+    """NOT a CUDA stream: records starts and finishes."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []
@@ -33,7 +34,7 @@ class PretendCopies:
 
 
 def test_the_next_copy_begins_before_the_current_batch_is_handed_out() -> None:
-    copies = PretendCopies()
+    copies = FakeCopies()
     for batch in ahead(["a", "b", "c"], copies):
         copies.diary.append(f"train {batch}")
     assert copies.diary == [
@@ -43,10 +44,10 @@ def test_the_next_copy_begins_before_the_current_batch_is_handed_out() -> None:
     ]
 
 
-def test_nothing_is_lost_or_doubled_whatever_the_batches_are() -> None:
+def test_every_batch_comes_once_whatever_it_is() -> None:
     batches = [None, (), 0, {"x": 1}]
-    assert list(ahead(batches, PretendCopies())) == batches
-    assert list(ahead([], PretendCopies())) == []
+    assert list(ahead(batches, FakeCopies())) == batches
+    assert list(ahead([], FakeCopies())) == []
 
 
 def test_an_error_comes_when_its_batch_is_due() -> None:
@@ -54,17 +55,17 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
         yield "a"
         raise OSError("the disk")
 
-    batches = ahead(broken(), PretendCopies())
-    assert next(batches) == "a"  # it was read well, and is trained on
+    batches = ahead(broken(), FakeCopies())
+    assert next(batches) == "a"  # it was read before the error
     with pytest.raises(OSError, match="the disk"):
         next(batches)
 
 
 class Tracked:
-    """A batch whose end can be seen."""
+    """A batch whose destruction can be observed."""
 
 
-def test_only_the_batch_in_hand_and_the_next_are_kept() -> None:
+def test_only_the_current_and_the_next_batch_are_kept() -> None:
     alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
 
     def made() -> Iterator[Tracked]:
@@ -74,20 +75,20 @@ def test_only_the_batch_in_hand_and_the_next_are_kept() -> None:
             yield batch
             del batch
 
-    gc.disable()  # what only the collector frees stays for long
+    gc.disable()  # reference cycles would stay
     try:
-        assert [len(alive) for _ in ahead(made(), PretendCopies())] == [2, 2, 1]
+        assert [len(alive) for _ in ahead(made(), FakeCopies())] == [2, 2, 1]
         assert not alive
-        batches = ahead(made(), PretendCopies())
+        batches = ahead(made(), FakeCopies())
         next(batches)
         batches.close()
-        del batches  # a loop that is left
+        del batches  # as at a break
         assert not alive
     finally:
         gc.enable()
 
 
-def test_an_error_that_was_caught_keeps_no_batch() -> None:
+def test_a_caught_error_keeps_no_batch_alive() -> None:
     batch = Tracked()
     kept = weakref.ref(batch)
 
@@ -100,15 +101,15 @@ def test_an_error_that_was_caught_keeps_no_batch() -> None:
     gc.disable()
     try:
         with contextlib.suppress(OSError):
-            list(ahead(broken(), PretendCopies()))
+            list(ahead(broken(), FakeCopies()))
         assert kept() is None
     finally:
         gc.enable()
 
 
-def test_a_run_that_is_resumed_reads_no_sample_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_reads_no_sample_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after the second step: the third batch was read and copied already, and not trained."""
-    monkeypatch.setattr(feed, "copies_to", lambda device: PretendCopies())
+    monkeypatch.setattr(torch_loader, "copies_to", lambda device: FakeCopies())
     data = TensorDataset(torch.arange(10))
     whole = [batch.tolist() for epoch in range(2) for (batch,) in ExactLoader(data, 4, seed=1)][:3]
     first = ExactLoader(data, 4, seed=1)
@@ -122,22 +123,22 @@ def test_a_run_that_is_resumed_reads_no_sample_twice(monkeypatch: pytest.MonkeyP
     second.load_state_dict(state)
     seen += [batch.tolist() for (batch,) in second]
     assert seen == whole
-    first_again = [batch.tolist() for (batch,) in first]  # and in the process that broke off
+    first_again = [batch.tolist() for (batch,) in first]  # and in the process that stopped
     assert seen[2:] == first_again
 
 
-class PretendStream:
-    """NOT a CUDA stream: who waits for whom."""
+class FakeStream:
+    """NOT a CUDA stream: records which stream waits for which."""
 
     def __init__(self, name: str, diary: list[str]) -> None:
         self.name, self.diary = name, diary
 
-    def wait_stream(self, other: PretendStream) -> None:
+    def wait_stream(self, other: FakeStream) -> None:
         self.diary.append(f"{self.name} waits for {other.name}")
 
 
 class OnGpu(torch.Tensor):
-    """NOT on a GPU: says that it is, and writes down what is asked of it."""
+    """NOT on a GPU: pretends to be, and records the calls."""
 
     diary: ClassVar[list[str]]
     is_cuda = True  # type: ignore[assignment]
@@ -147,9 +148,9 @@ class OnGpu(torch.Tensor):
 
 
 def test_copies_and_training_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.Tensor.record_stream and the notes on CUDA semantics say what is needed; no GPU has run this."""
+    """As torch.Tensor.record_stream and the notes on CUDA semantics require; it runs without a GPU."""
     diary: list[str] = []
-    side, program = PretendStream("side", diary), PretendStream("program", diary)
+    side, program = FakeStream("side", diary), FakeStream("program", diary)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: program)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
@@ -162,30 +163,30 @@ def test_copies_and_training_wait_for_each_other(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(prefetch, "to_device", copy)
     copies = copies_to(torch.device("cuda", 0))
     assert copies is not None
-    sparse = torch.eye(2).to_sparse()  # torch cannot hold these
+    sparse = torch.eye(2).to_sparse()  # record_stream does not take these
     for batch in ahead([{"x": torch.zeros(1).as_subclass(OnGpu), "y": sparse}, "second"], copies):
         diary.append(f"train {'second' if batch == 'second' else 'first'}")
     assert diary == [
         *("side waits for program", "copy", "program waits for side", "held for program"),
-        # What was dropped before may still be read by kernels: not written over before they are done.
+        # Freed memory may still be read by kernels: it is not overwritten before they are done.
         *("side waits for program", "copy", "train first", "program waits for side", "train second"),
     ]
 
 
 def test_batches_for_a_gpu_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only from pinned memory does a copy run beside the training."""
+    """Only copies from pinned memory overlap with the training."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     data = TensorDataset(torch.arange(4))
-    assert loader(data, 2, device="cuda")._feed.pin_memory
-    assert not loader(data, 2, device="cuda", pin_memory=False)._feed.pin_memory
-    assert not loader(data, 2)._feed.pin_memory
+    assert loader(data, 2, device="cuda")._torch_loader.pin_memory
+    assert not loader(data, 2, device="cuda", pin_memory=False)._torch_loader.pin_memory
+    assert not loader(data, 2)._torch_loader.pin_memory
 
 
-def test_the_position_is_that_of_the_batch_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading ahead must not move what a checkpoint says of the data."""
-    copies = PretendCopies()
-    monkeypatch.setattr(feed, "copies_to", lambda device: copies)
+def test_the_position_is_that_of_the_current_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefetching must not advance the position in a checkpoint."""
+    copies = FakeCopies()
+    monkeypatch.setattr(torch_loader, "copies_to", lambda device: copies)
     data = ExactLoader(TensorDataset(torch.arange(10)), 4, shuffle=False)
     plain = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     seen = []
@@ -208,12 +209,12 @@ def test_a_cpu_run_copies_nothing() -> None:
 @pytest.mark.parametrize(
     ("workers", "total", "warned"), [(2, 64 << 20, True), (0, 64 << 20, False), (2, 1 << 30, False)]
 )
-def test_a_small_shared_memory_is_told_once(
+def test_a_small_shared_memory_is_warned_about_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, workers: int, total: int, warned: bool
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_told", False)
+    monkeypatch.setattr(shared_memory, "_warned", False)
     for _ in range(2):
         shared_memory.warn_if_small(workers, total)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == warned
-    assert all("/dev/shm has 64 MiB, and 2 loader worker(s)" in line for line in told)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == warned
+    assert all("/dev/shm has 64 MiB, and 2 loader worker(s)" in line for line in warnings)

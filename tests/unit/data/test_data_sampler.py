@@ -59,7 +59,7 @@ def test_set_epoch_chooses_the_order_and_seed_is_not_added_to_it() -> None:
     assert order(0, 1) != order(0, 0)
 
 
-def test_padding_is_said_once_by_rank_0_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_padding_is_logged_once_by_rank_0_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for rank in range(4):
         list(DistributedSampler(range(10), 4, rank))
@@ -70,7 +70,7 @@ def test_padding_is_said_once_by_rank_0_only(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_position_saved_at_4_replicas_goes_on_at_2_and_3(shuffle: bool) -> None:
+def test_a_position_saved_with_4_replicas_is_resumed_with_2_and_3(shuffle: bool) -> None:
     n = 60
     order: list[int] = []
     state = None
@@ -81,7 +81,7 @@ def test_a_position_saved_at_4_replicas_goes_on_at_2_and_3(shuffle: bool) -> Non
         for sampler in samplers:
             if state is not None:
                 sampler.load_state_dict(json.loads(json.dumps(state)))
-            sampler.set_epoch(0)  # what the usual loop does again: the position stays
+            sampler.set_epoch(0)  # the usual loop calls it again: the position is kept
             assert len(sampler) == (n - len(order)) // world_size
         order += interleaved([list(sampler)[:per_rank] for sampler in samplers])
         state = samplers[0].state_dict(consumed=len(order))
@@ -90,7 +90,7 @@ def test_a_position_saved_at_4_replicas_goes_on_at_2_and_3(shuffle: bool) -> Non
     assert (state["epoch"], state["samples_in_epoch"]) == (1, 0)
 
 
-def test_the_rest_is_for_once_then_epochs_are_whole_again() -> None:
+def test_after_a_partial_epoch_epochs_are_whole_again() -> None:
     sampler = DistributedSampler(range(10), 1, 0)
     sampler.load_state_dict(sampler.state_dict(consumed=7))
     assert len(list(sampler)) == 3

@@ -1,4 +1,4 @@
-"""A loader worker does not collect what its rank has left behind."""
+"""A loader worker does not collect its rank's garbage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from dist_train.data.exact import ExactLoader
+from dist_train.data.exact_loader import ExactLoader
 
 
 class Owner:
-    """Garbage in a cycle, whose end must happen in its own process alone: as a store that joins threads."""
+    """Garbage in a cycle that must be destroyed in its own process only, like a store that joins threads."""
 
     def __init__(self, pipe: int) -> None:
         self.me = self
@@ -39,10 +39,10 @@ def test_the_ranks_garbage_is_not_collected_in_its_workers() -> None:
     gc.disable()  # the garbage is there when the workers are forked
     try:
         Owner(write)
-        assert len(list(ExactLoader(Collecting(), batch_size=2, workers=2).shares())) == 2
+        assert len(list(ExactLoader(Collecting(), batch_size=2, workers=2).micro_batches())) == 2
     finally:
         gc.enable()
     gc.collect()
     os.close(write)
-    with os.fdopen(read) as told:
-        assert told.read().split() == [str(os.getpid())]
+    with os.fdopen(read) as reader:
+        assert reader.read().split() == [str(os.getpid())]

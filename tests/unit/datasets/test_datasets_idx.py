@@ -1,4 +1,4 @@
-"""IDX files: MNIST's names, plain or gzipped; each way in which a file can be wrong is told."""
+"""IDX files: MNIST's names, plain or gzipped; an error for each way in which a file can be wrong."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_limit_keeps_the_first_and_is_part_of_the_identity(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "expected"),
     [
-        ("train-images-idx3-ubyte", idx_bytes(IMAGES)[:-1], "4 x 3 bytes, and 59 follow: torn"),
+        ("train-images-idx3-ubyte", idx_bytes(IMAGES)[:-1], "4 x 3 bytes, and 59 follow: truncated"),
         ("train-images-idx3-ubyte", idx_bytes(IMAGES) + b"!", "and 61 follow"),
         ("train-images-idx3-ubyte", b"\x89PNG\r\n", "begins with 89 50 4e 47, not with 00 00"),
         ("train-images-idx3-ubyte", b"", "begins with nothing"),
@@ -72,13 +72,13 @@ def test_limit_keeps_the_first_and_is_part_of_the_identity(tmp_path: Path) -> No
         ("train-images-idx3-ubyte", idx_bytes(IMAGES, kind=13), "type 0x0d; only 0x08"),
         ("train-images-idx3-ubyte", idx_bytes(LABELS), "1 dimensions, not 3: images and labels mixed up"),
         ("train-labels-idx1-ubyte", idx_bytes(LABELS[:4]), "5 train images, 4 labels"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx_bytes(IMAGES))[:-9], "cannot be read"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx_bytes(IMAGES), mtime=0)[:-9], "cannot be read"),
         ("train-images-idx3-ubyte.gz", b"not gzip", "gzip -t"),
         ("train-images-idx3-ubyte", idx_bytes(IMAGES[:0]), "0 train images, 5 labels"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(
-    tmp_path: Path, name: str, content: bytes, words: str
+    tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     write(tmp_path)
     if name.endswith(".gz"):
@@ -86,15 +86,15 @@ def test_a_wrong_file_is_named_with_what_is_wrong(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         IdxImages("train", str(tmp_path))
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_what_is_missing_comes_with_the_command_that_installs_it(
+def test_the_error_for_missing_files_has_the_command_that_installs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idx, "FASHION_MNIST", str(tmp_path / "share"))
     install = "sudo apt-get install dataset-fashion-mnist"
-    for folder in (None, str(tmp_path / "share")):  # left out, or written in the config as the example does
+    for folder in (None, str(tmp_path / "share")):  # the default, or named in the config as in the example
         with pytest.raises(NotFoundError) as caught:
             IdxImages("train", folder)
         assert f"no folder {tmp_path}/share, where Debian keeps Fashion-MNIST" in str(caught.value)
@@ -137,7 +137,7 @@ def test_a_folder_or_file_that_must_not_be_read_is_named(
 
 
 def test_a_folder_below_the_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell leaves the ~ of `data.train.args.folder=~/mnist` as it is."""
+    """A shell does not expand the ~ of `data.train.args.folder=~/mnist`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mnist").mkdir()
     write(tmp_path / "mnist")

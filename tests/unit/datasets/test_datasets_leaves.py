@@ -14,7 +14,7 @@ from dist_train.datasets.text import TextBytes
 from dist_train.errors import ConfigError
 
 
-def test_digits_hold_out_a_fifth_of_each_digit_and_lose_none() -> None:
+def test_digits_hold_out_a_fifth_of_each_digit() -> None:
     train, held_out = digits.train(), digits.evaluation()
     assert (len(train), len(held_out)) == (1438, 359)
     assert torch.bincount(torch.cat([train.labels, held_out.labels])).tolist() == [
@@ -39,7 +39,7 @@ def test_digits_samples_have_the_stated_types_and_range() -> None:
         Digits("test")  # type: ignore[arg-type]
 
 
-def test_augmented_digits_shift_by_a_pixel_drawn_from_torch_s_stream() -> None:
+def test_augmented_digits_shift_by_a_pixel_drawn_from_torchs_generator() -> None:
     plain, augmented = Digits(), Digits(augment=True)
     assert plain.deterministic_items
     assert not augmented.deterministic_items
@@ -53,9 +53,9 @@ def test_augmented_digits_shift_by_a_pixel_drawn_from_torch_s_stream() -> None:
 
 
 def test_the_data_file_has_its_attribution_beside_it() -> None:
-    words = files("dist_train.datasets").joinpath("files", "ATTRIBUTION.md").read_text()
+    attribution = files("dist_train.datasets").joinpath("files", "ATTRIBUTION.md").read_text()
     for word in ("CC BY 4.0", "Alpaydin", "Kaynak", "archive.ics.uci.edu/dataset/80", "nothing"):
-        assert word in words
+        assert word in attribution
 
 
 def test_text_windows_predict_the_next_byte_and_the_tail_is_held_out() -> None:
@@ -92,7 +92,7 @@ def test_the_default_text_is_cpython_s_help_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ({"text": "a", "path": "b"}, "both a text and a path"),
         ({"path": "/nowhere/at/all"}, "/nowhere/at/all"),
@@ -101,6 +101,6 @@ def test_the_default_text_is_cpython_s_help_topics() -> None:
         ({"split": "test"}, "'test'"),
     ],
 )
-def test_wrong_arguments_are_named(options: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_wrong_arguments_are_named(options: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         TextBytes(**options)  # type: ignore[arg-type]

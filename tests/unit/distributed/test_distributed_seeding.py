@@ -1,4 +1,4 @@
-"""Streams of ranks and seeds, and what a manifest records of a machine."""
+"""Seeds of ranks and purposes, and what a manifest records of a machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _draws(seed: int, rank: int) -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_streams_repeat_and_differ_by_rank_seed_and_library() -> None:
+def test_draws_repeat_and_differ_by_rank_seed_and_library() -> None:
     assert _draws(3, 1) == _draws(3, 1)
     every = [value for seed in range(3) for rank in range(3) for value in _draws(seed, rank)]
     assert len(set(every)) == len(every), "seed + rank would repeat: (0, 1) and (1, 0)"
@@ -44,7 +44,7 @@ def test_a_seed_is_a_whole_number(seed: object) -> None:
         check_seed(seed)  # type: ignore[arg-type]
 
 
-def test_unseeded_processes_keep_their_own_streams() -> None:
+def test_without_a_seed_the_rng_state_is_kept() -> None:
     import dist_train as dt
 
     before = torch.get_rng_state()
@@ -60,7 +60,7 @@ def test_facts_are_plain_json() -> None:
 
 
 def test_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that what apply() sets is put back
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that what apply() sets is restored
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     apply("none", "cpu")
     assert not torch.are_deterministic_algorithms_enabled()
@@ -94,9 +94,7 @@ def test_log_writes_rank_0s_values(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "step 6 loss=1.0" in caplog.text
 
 
-def test_a_process_that_nobody_launched_has_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_without_launch_has_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, cpu = RankInfo.from_env({}), torch.device("cpu")
     assert Run(info, cpu, directory=tmp_path).dir == tmp_path
     for argv, command in (
@@ -107,4 +105,4 @@ def test_a_process_that_nobody_launched_has_no_directory(
         monkeypatch.setattr("sys.argv", argv)
         with pytest.raises(NotFoundError, match="this process has no run directory") as caught:
             _ = Run(info, cpu).dir
-        assert f"mend:  {command}\n" in str(caught.value)
+        assert f"hint:  {command}\n" in str(caught.value)

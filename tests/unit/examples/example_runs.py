@@ -1,4 +1,4 @@
-"""The examples as tests use them: a file by its path, on one rank or on several forked ones."""
+"""Load and run an example: on one rank, or on several forked ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def load_example(name: str) -> ModuleType:
-    """`load_example("from_tutorials/samplers.py")`: the file as a module, its main part not run."""
+    """`load_example("from_tutorials/samplers.py")`: the file as a module, without running its main part."""
     path = EXAMPLES / name
     spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
     assert spec is not None
@@ -32,7 +32,7 @@ def load_example(name: str) -> ModuleType:
 
 
 def run_script(path: Path, words: tuple[str, ...] = (), kill_at: int = 0) -> int:
-    """Run a script as `__main__` on this rank; its optimizer steps. After step `kill_at` it kills itself."""
+    """Run a script as `__main__` on this rank; returns its steps. After step `kill_at` it kills itself."""
     torch.set_num_threads(1)
     steps = 0
 
@@ -61,7 +61,7 @@ def on_ranks(
     attempt: int = 0,
     kill: tuple[int, int] = (-1, 0),
 ) -> list[int]:
-    """The script on n forked ranks with an agent's variables: the optimizer steps of each.
+    """Run a script on n forked ranks with an agent's variables; returns the optimizer steps of each.
 
     Args:
         kill: (rank, step) of a SIGKILL.

@@ -1,4 +1,4 @@
-"""Bring your own script: how many lines change, and what they bring; each stage is a file."""
+"""Bring your own script: how many lines change at each stage, and what they achieve."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from example_runs import EXAMPLES, on_ranks, run_script
 from safetensors.torch import load_file
 
-from dist_train.checkpoint.hashing import weights_hash
-from dist_train.rundir.metrics import read_metrics
+from dist_train.checkpoint.format.hashing import weights_hash
+from dist_train.rundir.metrics_file import read_metrics
 from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
 
@@ -23,7 +23,7 @@ STEPS = 12 * 10  # 12 epochs of ceil(600 / 64)
 
 
 def code_lines(name: str) -> list[str]:
-    """The file's lines of code: without comments, blank lines and its docstring."""
+    """The file's lines of code, without comments, blank lines and docstring."""
     text = (FOLDER / name).read_text().split('"""', 2)[2]
     words = tokenize.generate_tokens(io.StringIO(text).readline)
     rows: dict[int, str] = {}
@@ -36,17 +36,20 @@ def code_lines(name: str) -> list[str]:
 
 
 def changes(old: str, new: str) -> tuple[int, int]:
-    """(lines that went, lines that came)."""
+    """(number of removed lines, number of added lines)."""
     words = [line[:2] for line in difflib.ndiff(code_lines(old), code_lines(new))]
     return words.count("- "), words.count("+ ")
 
 
+@pytest.mark.proves(
+    "Five lines make a loop multi-node, four more make it survive a kill with the same weights",
+)
 @pytest.mark.parametrize(
     ("old", "new", "gone", "come"),
     [
         ("before.py", "after.py", 5, 5),  # five changed
-        ("after.py", "resumable.py", 1, 4),  # four more, one of them in the place of another
-        ("resumable.py", "watched.py", 1, 6),  # five more, and the step gets a name
+        ("after.py", "resumable.py", 1, 4),  # four more, one of which replaces a line
+        ("resumable.py", "watched.py", 1, 6),  # five more, and the step becomes a variable
     ],
 )
 def test_the_lines_that_change_are_counted(old: str, new: str, gone: int, come: int) -> None:
@@ -72,32 +75,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("name", "saved"), [("before.py", "spirals.pt"), ("after.py", "spirals.safetensors")]
 )
-def test_it_runs_alone(folder: Path, name: str, saved: str) -> None:
+def test_it_runs_without_a_launcher(folder: Path, name: str, saved: str) -> None:
     assert run_ranks(run_script, 1, args=(FOLDER / name,)) == [STEPS]
     assert [path.name for path in folder.iterdir()] == [saved]
 
 
 @pytest.mark.parametrize("name", ["resumable.py", "watched.py"])
-def test_what_keeps_checkpoints_says_how_to_start_it(folder: Path, name: str) -> None:
+def test_without_a_run_directory_the_error_names_the_command(folder: Path, name: str) -> None:
     with pytest.raises(RanksFailed) as caught:
         run_ranks(run_script, 1, args=(FOLDER / name,))
     last = str(caught.value).splitlines()[-4:]
     assert "NotFoundError: this process has no run directory" in last[0]
-    assert f"mend:  dist-train launch {FOLDER / name}" in last[2]
+    assert f"hint:  dist-train launch {FOLDER / name}" in last[2]
     assert 'CheckpointManager("checkpoints")' in last[3]
     assert not list(folder.iterdir())
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights that two ranks of after.py end with; made once."""
+    """The weights of after.py on two ranks, trained once."""
     place = tmp_path_factory.mktemp("after")
     with contextlib.chdir(place):
         on_ranks(2, FOLDER / "after.py", (), place)
     return weights(place)
 
 
-def test_killed_and_resumed_it_ends_with_the_weights_of_the_undisturbed_loop(
+@pytest.mark.proves(
+    "Five lines make a loop multi-node, four more make it survive a kill with the same weights",
+)
+def test_killed_and_resumed_it_ends_with_the_weights_of_an_undisturbed_run(
     folder: Path, undisturbed: str
 ) -> None:
     with pytest.raises(RanksFailed, match="SIGKILL"):
@@ -111,7 +117,7 @@ def test_killed_and_resumed_it_ends_with_the_weights_of_the_undisturbed_loop(
 
 
 @pytest.mark.proof
-def test_watched_it_writes_metrics_and_ends_with_the_same_weights(folder: Path, undisturbed: str) -> None:
+def test_watched_writes_metrics_and_ends_with_the_same_weights(folder: Path, undisturbed: str) -> None:
     (folder / "run").mkdir()
     on_ranks(2, FOLDER / "watched.py", (), folder / "run")
     assert weights(folder) == undisturbed

@@ -1,4 +1,4 @@
-"""The ImageNet script: the original's flags, its columns, what it keeps, and that nothing counts twice."""
+"""The ImageNet script: the original's flags and columns, its checkpoints, and exact evaluation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 from example_runs import EXAMPLES, load_example, on_ranks
 
-from dist_train.checkpoint.files import load_model
+from dist_train.checkpoint.weights.model_io import load_model
 from dist_train.errors import UsageError
 from dist_train.models.resnet import ResNet
-from dist_train.rundir.metrics import read_metrics
+from dist_train.rundir.metrics_file import read_metrics
 from dist_train.testing.ranks import RanksFailed
 
 SCRIPT = EXAMPLES / "imagenet_style.py"
@@ -34,16 +34,16 @@ def test_it_takes_every_flag_of_the_original() -> None:
     assert (args.data, args.weight_decay, args.lr, args.print_freq) == ("DIR", 1e-4, 0.1, 10)
 
 
-def test_of_each_superfluous_flag_it_is_said_what_became_of_it() -> None:
+def test_each_superfluous_flag_is_explained() -> None:
     file = load_example("imagenet_style.py")
 
-    def said(words: str, num_nodes: int = 1, world_size: int = 8) -> list[str]:
+    def notes(words: str, num_nodes: int = 1, world_size: int = 8) -> list[str]:
         run = SimpleNamespace(num_nodes=num_nodes, world_size=world_size)
         return file.check(file.parser().parse_args(words.split()), run)
 
-    assert said("") == []
-    assert said("", num_nodes=2) == ["-b 256 is the batch of all 2 nodes together"]  # there: of each
-    lines = said("--rank 0 --dist-url tcp://a:1 --dist-backend nccl --multiprocessing-distributed --gpu 3")
+    assert notes("") == []
+    assert notes("", num_nodes=2) == ["-b 256 is the batch of all 2 nodes together"]  # there: of each
+    lines = notes("--rank 0 --dist-url tcp://a:1 --dist-backend nccl --multiprocessing-distributed --gpu 3")
     assert [line.split(" is superfluous: ")[0] for line in lines] == [
         "--rank 0",
         "--dist-url tcp://a:1",
@@ -52,42 +52,42 @@ def test_of_each_superfluous_flag_it_is_said_what_became_of_it() -> None:
         "--gpu 3",
     ]
     for right in ("--world-size 1", "--world-size 8"):
-        assert said(right) == [f"{right} is superfluous: `launch --nodes` has said it"]
+        assert notes(right) == [f"{right} is superfluous: `launch --nodes` sets it"]
     for wrong in (2, 4):
         with pytest.raises(UsageError, match=rf"--world-size {wrong}: here run 1 node\(s\), 8 process"):
-            said(f"--world-size {wrong}")
+            notes(f"--world-size {wrong}")
     with pytest.raises(UsageError, match=r"--world-size 1: here run 2 node\(s\)"):
-        said("--world-size 1", num_nodes=2)
+        notes("--world-size 1", num_nodes=2)
     with pytest.raises(UsageError, match="--print-freq 0"):
-        said("-p 0")
+        notes("-p 0")
     with pytest.raises(UsageError, match="--pretrained: nothing is downloaded"):
-        said("--pretrained")
+        notes("--pretrained")
 
 
-def test_of_two_checkpoints_it_is_said_which_is_read(tmp_path: Path) -> None:
+def test_the_checkpoint_that_is_read_is_logged(tmp_path: Path) -> None:
     file = load_example("imagenet_style.py")
     newest = SimpleNamespace(path="checkpoints/step-00000008", step=8)
     manager = SimpleNamespace(load_latest=lambda state: newest)
     state = {"data": SimpleNamespace(epoch=2)}
 
-    def said(words: str) -> str:
+    def restored(words: str) -> str:
         return file.restore(file.parser().parse_args(words.split()), manager, state)
 
-    assert said("") == f"=> loaded {newest.path} (epoch 2, step 8)"
+    assert restored("") == f"=> loaded {newest.path} (epoch 2, step 8)"
     assert (
-        said("--resume a/step-4")
+        restored("--resume a/step-4")
         == f"=> loaded {newest.path} (epoch 2, step 8); --resume a/step-4 is not read"
     )
     manager.load_latest = lambda state: None
     with pytest.raises(UsageError, match=r"best\.pth\.tar names no checkpoint") as caught:
-        said("--resume best.pth.tar")
+        restored("--resume best.pth.tar")
     assert "weights alone: --weights FILE" in str(caught.value)
 
 
-def test_folders_of_pictures_are_refused_with_the_place_to_change(tmp_path: Path) -> None:
+def test_folders_of_images_are_refused_with_a_hint(tmp_path: Path) -> None:
     file = load_example("imagenet_style.py")
     (tmp_path / "train" / "n01440764").mkdir(parents=True)
-    with pytest.raises(UsageError, match="folders of pictures") as caught:
+    with pytest.raises(UsageError, match="folders of images") as caught:
         file.data_sets(file.parser().parse_args([str(tmp_path)]))
     assert "ImageFolder from `data_sets`" in str(caught.value)
 
@@ -114,7 +114,7 @@ def test_files_of_the_original_are_evaluated(tmp_path: Path, capfd: pytest.Captu
 
 
 @pytest.mark.proof
-def test_another_run_goes_on_from_a_checkpoint_without_a_seed(
+def test_another_run_resumes_a_checkpoint_without_a_seed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = (*TINY, "--no-accel", "--epochs")
@@ -133,15 +133,15 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_weights(
     monkeypatch.chdir(tmp_path)
     words = (*TINY, "--epochs", "3", "-p", "2", "--seed", "0", "--no-accel", "--lr", "0.02")
     on_ranks(2, SCRIPT, words, tmp_path / "base")
-    said = capfd.readouterr().out
+    output = capfd.readouterr().out
     columns = r"Time +\d+\.\d{3} \( *\d+\.\d{3}\)\tData .*\tLoss .*\tAcc@1 .*\tAcc@5 .*"
-    assert len(re.findall(rf"^Epoch: \[\d\]\[ +[24]/4\]\t{columns}$", said, re.MULTILINE)) == 6, said
+    assert len(re.findall(rf"^Epoch: \[\d\]\[ +[24]/4\]\t{columns}$", output, re.MULTILINE)) == 6, output
     with pytest.raises(RanksFailed, match="SIGKILL"):
         on_ranks(2, SCRIPT, words, tmp_path / "killed", kill=(1, 11))
     assert on_ranks(2, SCRIPT, words, tmp_path / "killed", attempt=1) == [4, 4]
     again = capfd.readouterr().out
     assert "=> loaded" in again
-    assert scores_of(again)[-1] == scores_of(said)[-1]
+    assert scores_of(again)[-1] == scores_of(output)[-1]
     newest = tmp_path / "base" / "checkpoints" / "step-00000012"
     assert weights(newest) == weights(tmp_path / "killed" / "checkpoints" / newest.name)
     assert (newest.parent / "step-00000008").is_dir()
@@ -149,7 +149,7 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_weights(
         records = read_metrics(tmp_path / name / "metrics.jsonl")
         assert [record["step"] for record in records] == [2, 4, 6, 8, 10, 12]
         assert {"loss", "acc1", "acc5", "epoch", "time", "data"} <= set(records[-1])
-    evaluate = (*TINY, "--no-accel", "-b", "3", "-e", "--resume", str(newest))  # no --seed: none is needed
+    evaluate = (*TINY, "--no-accel", "-b", "3", "-e", "--resume", str(newest))  # --seed is not needed
     for n in (1, 2, 3):  # the last step of three images has one: two of three processes have none
         assert on_ranks(n, SCRIPT, evaluate, tmp_path / f"evaluated-{n}") == [0] * n
     evaluated = scores_of(capfd.readouterr().out)
@@ -159,11 +159,11 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_weights(
     truth = plain_score(model, file.data_sets(file.parser().parse_args(TINY))[1])
     assert truth.endswith("over 10 images")
     assert evaluated == [truth] * 3, "each image once, at any number of processes"
-    assert scores_of(said)[-1] == truth
+    assert scores_of(output)[-1] == truth
 
 
 def plain_score(model: torch.nn.Module, images: Any) -> str:
-    """What the script must say of it, by one loop over all images."""
+    """The line that the script must print, from one loop over all images."""
     with torch.no_grad():
         model.eval()
         ranks = [
@@ -178,6 +178,6 @@ def weights(checkpoint: Path) -> str:
     return json.loads((checkpoint / "manifest.json").read_text())["weights_hash"]
 
 
-def scores_of(said: str) -> list[str]:
+def scores_of(output: str) -> list[str]:
     """The ` * Acc@1 …` lines."""
-    return re.findall(r"^ \* .*$", said, re.MULTILINE)
+    return re.findall(r"^ \* .*$", output, re.MULTILINE)

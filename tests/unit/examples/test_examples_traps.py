@@ -1,4 +1,4 @@
-"""Each trap of the tutorials: one assertion that our form holds and the tutorial's own form breaks."""
+"""Each trap of the tutorials: one assertion that our form satisfies and the tutorial's form violates."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dist_train.models.convnet import ConvNet
 from dist_train.testing import run_ranks
 
 
-def trapped(check: Callable[[], object], words: str) -> None:
-    """The same assertion, on the tutorial's form: it must be violated, and by the trap.
+def trapped(check: Callable[[], object], pattern: str) -> None:
+    """Check that the tutorial's form violates the same assertion, because of the trap.
 
     Args:
-        words: a pattern in what the violated assertion says.
+        pattern: in the message of the violated assertion.
     """
-    with pytest.raises(AssertionError, match=words):
+    with pytest.raises(AssertionError, match=pattern):
         check()
 
 
@@ -57,6 +57,10 @@ def test_every_epoch_has_its_own_order(n: int, processes: int) -> None:
     trapped(lambda: check(file.tutorial(n, processes, epochs=5)), "one order")
 
 
+@pytest.mark.proves(
+    "Each trap of the tutorials has a test that the tutorial's own form fails",
+    limits="CPU",
+)
 @pytest.mark.parametrize(("n", "processes"), [(7, 2), (5, 3), (1, 2)])
 def test_each_sample_counts_once(n: int, processes: int) -> None:
     file = load_example("from_tutorials/samplers.py")
@@ -70,7 +74,7 @@ def test_each_sample_counts_once(n: int, processes: int) -> None:
     trapped(lambda: check(file.tutorial(n, processes, epochs=2, shuffle=False)), r"\[0\] == \[\]")
 
 
-def test_what_flows_between_the_halves_of_a_model_moves_too() -> None:
+def test_activations_between_the_halves_of_a_model_are_moved() -> None:
     file = load_example("from_tutorials/split_a_model.py")
 
     def check(form: Callable[[str, str], torch.Tensor]) -> None:
@@ -85,7 +89,7 @@ def test_what_flows_between_the_halves_of_a_model_moves_too() -> None:
     trapped(lambda: check(file.tutorial), "on the expected device|on the same device")
 
 
-def test_only_the_prefix_at_the_front_goes(tmp_path: Path) -> None:
+def test_only_the_prefix_is_removed(tmp_path: Path) -> None:
     file = load_example("from_tutorials/save_and_load.py")
     trained = file.Net()
     file.saved_by_others(trained, tmp_path / "weights")
@@ -130,7 +134,7 @@ def test_the_whole_batch_moves() -> None:
     trapped(lambda: check(file.tutorial), r"\{'cpu'\} == \{'meta'\}")
 
 
-def test_a_process_knows_its_place_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_gets_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "1")
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
@@ -141,29 +145,29 @@ def test_a_process_knows_its_place_on_its_node(monkeypatch: pytest.MonkeyPatch) 
         assert form(words) == 1
 
     check(file.ours, [])
-    check(file.tutorial, ["--local_rank=1"])  # what dist-train hands over
+    check(file.tutorial, ["--local_rank=1"])  # what dist-train passes
     trapped(lambda: check(file.tutorial, []), "assert 0 == 1")  # what torchrun does
 
 
 def failure_of(form: Callable[..., None], *words: object) -> str:
-    """What a form that cannot succeed says, on a process of its own.
+    """The error of a form that cannot succeed, in a process of its own.
 
     A store that failed stays in the error's traceback, with threads: whoever forks later inherits it
     without them, and its destructor waits for them for ever.
     """
 
     def rank_main() -> str:
-        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE")  # nobody has launched it: its store is its own
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE")  # as without a launcher: it serves its own store
         with pytest.raises(Exception) as caught:
             form(*words)
         return str(caught.value)
 
-    (said,) = run_ranks(rank_main, 1)
-    return str(said)
+    (message,) = run_ranks(rank_main, 1)
+    return str(message)
 
 
 @pytest.mark.proof  # both forms wait
-def test_who_is_missing_is_named() -> None:
+def test_missing_ranks_are_named() -> None:
     file = load_example("from_tutorials/tcp_init.py")
 
     def check(form: Callable[[int, float], None]) -> None:
@@ -174,7 +178,7 @@ def test_who_is_missing_is_named() -> None:
 
 
 @pytest.mark.proof  # both forms wait some seconds
-def test_a_file_of_a_dead_run_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_stale_file_is_named_with_a_hint(tmp_path: Path) -> None:
     file = load_example("from_tutorials/shared_file_init.py")
 
     file.crashed_run(tmp_path / "left")

@@ -13,7 +13,7 @@ import dist_train as dt
 from dist_train.testing import run_ranks
 
 
-def test_two_processes_share_each_batch_and_save_plain_names() -> None:
+def test_two_processes_split_each_batch_and_save_plain_names() -> None:
     def rank_main() -> Any:
         file = load_example("from_tutorials/data_parallel.py")
         data = TensorDataset(torch.zeros(100, 5))
@@ -34,7 +34,11 @@ def test_two_processes_share_each_batch_and_save_plain_names() -> None:
             plain(tutorial[1])
 
 
-def test_two_processes_learn_what_one_would() -> None:
+@pytest.mark.proves(
+    "Each trap of the tutorials has a test that the tutorial's own form fails",
+    limits="CPU",
+)
+def test_two_processes_train_the_weights_of_one() -> None:
     def rank_main() -> dict[str, list[float]]:
         file = load_example("from_tutorials/distributed_data_parallel.py")
         with dt.init(seed=0, device="cpu"):
@@ -47,3 +51,14 @@ def test_two_processes_learn_what_one_would() -> None:
         check(learned, "ours")
         with pytest.raises(AssertionError, match=r"0\.61"):  # the slope; it is 0.89 alone
             check(learned, "tutorial")
+
+
+def test_two_processes_have_the_mean_over_all_tokens() -> None:
+    def rank_main() -> dict[str, list[float]]:
+        file = load_example("from_tutorials/token_means.py")
+        with dt.init(seed=0, device="cpu") as run:
+            return {"alone": file.alone(), "tutorial": file.tutorial(run), "ours": file.ours(run)}
+
+    for learned in run_ranks(rank_main, 2):
+        assert learned["ours"] == pytest.approx(learned["alone"], rel=1e-5)
+        assert learned["tutorial"] != pytest.approx(learned["alone"], rel=1e-2)

@@ -18,9 +18,9 @@ from dist_train.config import dump_config, load_config
 from dist_train.datasets.digits import Digits
 from dist_train.errors import CheckpointError, CheckpointWriteError, ConfigError, NotFoundError
 from dist_train.inference import BatchFailed
-from dist_train.inference.inputs import open_inputs
-from dist_train.inference.job import Prediction, predict
-from dist_train.inference.outputs import open_output
+from dist_train.inference.input_batches import open_inputs
+from dist_train.inference.predict_job import Prediction, predict
+from dist_train.inference.result_files import open_output
 from dist_train.models.convnet import ConvNet
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
@@ -132,7 +132,7 @@ def test_arrays(tmp_path: Path) -> None:
     [
         ("p.npy", [{"a": torch.zeros(2), "b": torch.zeros(2)}], "returns a, b, and a .npy file holds one"),
         ("p.npy", [torch.zeros(2, 3), torch.zeros(2, 4)], "rows of 2 shapes"),
-        ("p.csv", [], "does not say which format"),
+        ("p.csv", [], "its suffix is not a known format"),
         ("there.npy", [torch.zeros(2)], "exists already"),
     ],
 )

@@ -18,7 +18,7 @@ from torch import nn
 import dist_train as dt
 from dist_train.errors import ConfigError, UsageError
 from dist_train.inference import BatchFailed
-from dist_train.inference.failures import WorkerBroken
+from dist_train.inference.prediction_errors import WorkerBroken
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
         assert found == list(range(30))
 
 
-def test_workers_that_are_killed_while_idle_and_halfway_through_a_parcel() -> None:
+def test_workers_that_are_killed_while_idle_and_halfway_through_a_message() -> None:
     large = [torch.full((1 << 20,), float(i)) for i in range(9)]
     with dt.Predictor(nn.Identity(), processes=2) as predictor:
         workers()[0].kill()
@@ -179,7 +179,7 @@ class Unopened(nn.Module):
 
 
 def test_a_worker_that_cannot_begin_says_why() -> None:
-    with pytest.raises(WorkerBroken, match=r"on cpu could not begin: RuntimeError: no driver here") as broken:
+    with pytest.raises(WorkerBroken, match=r"on cpu could not start: RuntimeError: no driver here") as broken:
         dt.Predictor(Unopened(), processes=2)
     assert broken.value.exit_code == 69
 
@@ -249,7 +249,7 @@ def test_wrapped_models_go_as_their_own_and_tied_weights_stay_tied() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ({"devices": ["cpu"], "processes": 2}, "both say how many workers"),
+        ({"devices": ["cpu"], "processes": 2}, "both give the number of workers"),
         ({"processes": 0}, "at least one is needed"),
         ({"devices": "cpu"}, r"is no list of devices\n.*\[\"cpu\"\]"),
         ({"devices": []}, "is no list of devices"),

@@ -19,7 +19,7 @@ class FakeNvmlError(Exception):
 
 @dataclass
 class FakeGpu:
-    """One card, as the stand-in tells it; what is None is refused, as old cards and slices refuse it."""
+    """One GPU of the stand-in; a query of None is refused, as old cards and slices refuse it."""
 
     uuid: str
     used: int = 0

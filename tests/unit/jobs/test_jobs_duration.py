@@ -26,7 +26,7 @@ def test_forms(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1.5", "1-", "4:"])
-def test_other_words_are_refused_with_the_forms(text: str) -> None:
+def test_other_texts_are_refused_with_the_forms(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time") as caught:
         seconds(text)
     assert "D-HH:MM:SS" in str(caught.value)

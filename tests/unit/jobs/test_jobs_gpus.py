@@ -1,4 +1,4 @@
-"""GPUs: what the driver tells, what CUDA_VISIBLE_DEVICES leaves. The driver here is a stand-in."""
+"""GPUs that the driver reports, less those that CUDA_VISIBLE_DEVICES hides. The driver is a stand-in."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *found: FakeGpu, fails_with: str | 
     return driver
 
 
-def test_each_gpu_with_its_use_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gpu_with_its_load_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = os.getpid()
     driver = pretend(
         monkeypatch,
@@ -72,14 +72,14 @@ def test_each_gpu_with_its_use_and_users(monkeypatch: pytest.MonkeyPatch) -> Non
         80 * GIB,
         bus_id="00000000:3B:00.0",
         utilisation=97,
-        # The second one lives outside of this process's container: it is told without its owner.
+        # The second one lives outside of this process's container: it has no known owner.
         processes=(GpuProcess(mine, owner, 2 * GIB), GpuProcess(2**22 + 1, "?", None)),
     )
     assert (second.utilisation, second.bus_id, second.processes) == (None, "", ())
     assert driver.open == 0  # closed again
 
 
-def test_a_gpu_that_is_cut_is_its_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_mig_is_its_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     slices = [FakeGpu("MIG-x", total=10 * GIB, load=None, bus=None), FakeGpu("MIG-y", total=20 * GIB)]
     pretend(monkeypatch, FakeGpu("GPU-a"), FakeGpu("GPU-b", slices=slices))
     found = inventory().gpus
@@ -88,8 +88,8 @@ def test_a_gpu_that_is_cut_is_its_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [gpu.memory_total for gpu in found] == [80 * GIB, 10 * GIB, 20 * GIB]
 
 
-def test_a_card_that_this_process_may_not_use_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a job's control group the driver counts all cards, and gives the job's own."""
+def test_a_gpu_without_permission_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a job's control group the driver counts all GPUs, and allows those of the job."""
     pretend(
         monkeypatch,
         FakeGpu("GPU-a", forbidden="Insufficient Permissions"),
@@ -105,7 +105,9 @@ def test_a_card_that_this_process_may_not_use_hides_no_other(monkeypatch: pytest
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3"}) == []
 
 
-def test_mig_without_a_slice_and_memory_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mig_without_a_slice_and_memory_that_the_driver_does_not_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pretend(monkeypatch, FakeGpu("GPU-a", slices=[]))
     assert "(GPU 0: MIG is on, and it is not cut into slices)" in str(inventory().reason)
     pretend(monkeypatch, FakeGpu("GPU-a", total=None))  # a GPU that shares the machine's memory

@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 
 def system(root: Path, files: dict[str, str]) -> Path:
-    """A folder that looks like / to what is asked."""
+    """A folder with the files of / that are read."""
     for name, text in {"proc/meminfo": f"MemTotal: {16 * GIB // 1024} kB\n", **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_a_quota_and_a_limit_of_version_1(tmp_path: Path) -> None:
     assert (usable_cores(root).amount, usable_memory(root).amount) == (3, GIB)
 
 
-def test_version_1_says_no_limit_by_numbers(tmp_path: Path) -> None:
+def test_version_1_has_numbers_for_no_limit(tmp_path: Path) -> None:
     limits = {
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",

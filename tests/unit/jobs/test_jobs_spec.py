@@ -47,7 +47,7 @@ def test_a_handle_names_its_launcher() -> None:
     assert Plan("local", (("a", b"1"), ("b", b"2")), "").file("b") == b"2"
 
 
-def test_the_agents_command_ends_with_the_target_and_its_words() -> None:
+def test_the_agents_command_ends_with_the_target_and_its_arguments() -> None:
     argv = agent_argv(SPEC, "/usr/bin/python3")
     assert argv[:4] == ["/usr/bin/python3", "-P", "-m", "dist_train.agent"]
     assert argv[-5:] == ["script", "/code/train.py", "--lr", "0.1", "a b\n'c'"]
@@ -55,18 +55,18 @@ def test_the_agents_command_ends_with_the_target_and_its_words() -> None:
 
 
 def test_the_agent_reads_what_the_launcher_writes() -> None:
-    from dist_train.agent import settings
+    from dist_train.agent.command_line import read_settings
 
     environ = agent_environ(SPEC, "local", 1, "tcp://127.0.0.1:29400", job="local.0")
-    told = settings.read(agent_argv(SPEC, "python")[4:], environ)
-    assert (told.run_id, told.run.path, told.node, told.nodes, told.procs) == (
+    settings = read_settings(agent_argv(SPEC, "python")[4:], environ)
+    assert (settings.run_id, settings.run.path, settings.node, settings.nodes, settings.procs) == (
         SPEC.run_id,
         SPEC.run_dir,
         1,
         2,
         4,
     )
-    assert (told.grace_s, told.max_restarts, told.value, told.args) == (
+    assert (settings.grace_s, settings.max_restarts, settings.value, settings.args) == (
         12.5,
         5,
         SPEC.target.value,

@@ -26,15 +26,15 @@ def pod(name: str, node: int = 0, run: str = "digits-1f", **status: Any) -> Body
 
 
 def running(name: str, node: int = 0, host: str = "gpu-1", **more: Any) -> Body:
-    """A pod whose agent is at work."""
+    """A pod whose agent runs."""
     return pod(name, node, phase="Running", host=host, state={"running": {"startedAt": NOW}}, **more)
 
 
-def ended(name: str, node: int = 0, code: int = 0, told: Body | str | None = None, **more: Any) -> Body:
-    """A pod whose agent has ended; `told` is its termination message."""
-    message = json.dumps(told) if isinstance(told, dict) else told or ""
+def ended(name: str, node: int = 0, code: int = 0, message: Body | str | None = None, **more: Any) -> Body:
+    """A pod whose agent has ended; `message`: its termination message."""
+    text = json.dumps(message) if isinstance(message, dict) else message or ""
     terminated = {"exitCode": code, "reason": more.pop("reason", "Completed" if code == 0 else "Error")}
-    terminated |= {"message": message, "finishedAt": more.pop("finished", "2026-11-21T10:05:00Z")}
+    terminated |= {"message": text, "finishedAt": more.pop("finished", "2026-11-21T10:05:00Z")}
     phase = "Succeeded" if code == 0 else "Failed"
     status = {"phase": phase, **more.pop("status", {})}
     return pod(name, node, host="gpu-1", state={"terminated": terminated}, **status, **more)

@@ -1,4 +1,4 @@
-"""Rendering for the tests: every manifest that any of them sees has passed `check`."""
+"""Rendering for the tests: every manifest is checked by `check`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from kubernetes_schemas import Manifest, check, pod_templates
 
 from dist_train.jobs import JobSpec
 from launchers._kubernetes.manifest.app import app_of
-from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.render import manifests
 
 KINDS = ("job", "jobset", "volcano", "trainjob")
 IMAGE = "registry.example/me/dist-train:1"
 
 
-def asked(**given: object) -> Options:
+def options_with(**given: object) -> Options:
     """Options with an image, a run volume, and the folder of conftest's `job`."""
     known: dict[str, object] = {"image": IMAGE, "run_volume": "pvc/runs", "source": "/home/me"}
     return Options(**{**known, **given})  # type: ignore[arg-type]
@@ -21,7 +21,7 @@ def asked(**given: object) -> Options:
 
 def rendered(spec: JobSpec, **given: object) -> list[Manifest]:
     """The manifests of a plan; raises where an API server would refuse one."""
-    options = asked(**given)
+    options = options_with(**given)
     found = manifests(app_of(spec, options), spec, options)
     for manifest in found:
         check(manifest)

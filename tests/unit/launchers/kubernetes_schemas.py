@@ -1,4 +1,4 @@
-"""`check(manifest)`: what an API server would say of a manifest, without one.
+"""`check(manifest)`: validate a manifest as an API server would.
 
 Built-in kinds: the published schemas of three versions, strictly, and the official client's models. Kinds
 of others: their own published schemas, where `../shared/crds` is there, else small ones of the documented
@@ -33,11 +33,11 @@ Manifest = dict[str, Any]
 
 
 class Refused(AssertionError):
-    """A manifest that no API server takes."""
+    """A manifest that no API server accepts."""
 
 
 def check(manifest: Manifest) -> None:
-    """Raises Refused with the place and the reason."""
+    """Raise Refused with the field and the reason."""
     group = manifest["apiVersion"].rpartition("/")[0]
     if "." not in group or (group.endswith("k8s.io") and group != "jobset.x-k8s.io"):
         for version in VERSIONS:

@@ -1,6 +1,6 @@
-"""A stand-in for the API server, over real HTTP: it keeps objects, and answers as it is told to.
+"""A fake API server over real HTTP: it stores objects, and sends configured responses.
 
-It has no controllers. What a cluster does with the objects is tested in tests/k8s; here it is written down.
+It has no controllers: tests put the objects as a cluster would leave them. tests/k8s has controllers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ PODS = "/api/v1/namespaces/default/pods"
 SERVICES = "/api/v1/namespaces/default/services"
 EVENTS = "/api/v1/namespaces/default/events"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+_DEFAULT_NAMESPACE = "/api/v1/namespaces/default"
 _COLLECTION = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/[^/]+/[^/]+")
 _INSTALLED = ("/api/v1/", "/apis/batch/v1/", "/apis/networking.k8s.io/v1/")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request as it came."""
+class ReceivedRequest:
+    """A request that was received."""
 
     method: str
     path: str
@@ -44,8 +45,8 @@ class Asked:
 
 
 @dataclass
-class Told:
-    """An answer instead of the usual one. `times` None: for ever."""
+class ConfiguredResponse:
+    """A response instead of the usual one, `times` times (None: always)."""
 
     method: str
     path: str
@@ -57,7 +58,7 @@ class Told:
 
 @dataclass
 class Log:
-    """A container's lines; `ended` while nobody writes more. `cut`: the connection breaks after so many."""
+    """A container's lines; `ended`: no more will follow. `cut`: the connection breaks after so many."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
     ended: bool = True
@@ -69,8 +70,8 @@ class Api:
 
     def __init__(self) -> None:
         self.objects: dict[str, Body] = {}
-        self.asked: list[Asked] = []
-        self.told: list[Told] = []
+        self.requests: list[ReceivedRequest] = []
+        self.responses: list[ConfiguredResponse] = []
         self.logs: dict[str, Log] = {}
         # One list of events, or a status object, for each watch in turn; then watches are held open.
         self.watches: list[Iterable[Body]] = []
@@ -91,7 +92,7 @@ class Api:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
-        """End it and every connection that waits."""
+        """Stop the server and every open connection."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()
@@ -108,17 +109,19 @@ class Api:
         headers: Body | None = None,
         times: int | None = None,
     ) -> None:
-        """From now on; `path` is a regular expression that must match the whole path."""
-        self.told.insert(0, Told(method, path, status, body, tuple((headers or {}).items()), times))
+        """Send this response from now on; `path`: a regular expression for the whole path."""
+        self.responses.insert(
+            0, ConfiguredResponse(method, path, status, body, tuple((headers or {}).items()), times)
+        )
 
     def refuse(
         self, method: str, path: str, status: int, message: str, reason: str = "", **more: Any
     ) -> None:
-        """A Status object."""
+        """Respond with a Status object."""
         self.answer(method, path, status, status_object(status, message, reason, **more))
 
     def put(self, path: str, body: Body) -> Body:
-        """Keep an object as a controller would have made it."""
+        """Store an object as a controller would have created it."""
         self._version += 1
         head = body.setdefault("metadata", {})
         head.setdefault("uid", f"uid-{self._version}")
@@ -130,12 +133,12 @@ class Api:
         return body
 
     def bodies(self, method: str) -> list[Any]:
-        """What came with the requests of this method, in order."""
-        return [asked.body for asked in self.asked if asked.method == method]
+        """The bodies of the requests of this method, in order."""
+        return [request.body for request in self.requests if request.method == method]
 
     def paths(self, method: str) -> list[str]:
-        """Where they went."""
-        return [asked.path for asked in self.asked if asked.method == method]
+        """Their paths."""
+        return [request.path for request in self.requests if request.method == method]
 
     def create(self, collection: str, body: Body) -> tuple[int, Body]:
         path = f"{collection}/{body['metadata']['name']}"
@@ -168,7 +171,7 @@ class Api:
 
 
 def status_object(status: int, message: str, reason: str = "", **details: Any) -> Body:
-    """As the API server refuses."""
+    """The Status of an error response."""
     body: Body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
     return {**body, "message": message, "reason": reason, "details": details}
 
@@ -179,13 +182,13 @@ def not_found(path: str) -> Body:
 
 
 def put(api: Api, *pods: Body) -> None:
-    """Keep these pods."""
+    """Store these pods."""
     for body in pods:
         api.put(f"{PODS}/{body['metadata']['name']}", body)
 
 
 def set_job(api: Api, **more: Any) -> None:
-    """The job's controller writes its status; the object stays the same one."""
+    """Write the job's status as its controller; the object keeps its uid."""
     head = api.objects[f"{JOBS}/digits"]["metadata"]
     api.put(f"{JOBS}/digits", {**job(**more), "metadata": head})
 
@@ -226,44 +229,46 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             heads = (self.headers.get("Content-Type") or "", self.headers.get("Authorization") or "")
-            asked = Asked(self.command, parts.path, query, body, *heads)
-            api.asked.append(asked)
-            for told in list(api.told):
-                if told.method == asked.method and re.fullmatch(told.path, asked.path):
-                    if told.times is not None:
-                        told.times -= 1
-                        if told.times == 0:
-                            api.told.remove(told)
-                    if told.status == 0:
+            request = ReceivedRequest(self.command, parts.path, query, body, *heads)
+            api.requests.append(request)
+            for response in list(api.responses):
+                if response.method == request.method and re.fullmatch(response.path, request.path):
+                    if response.times is not None:
+                        response.times -= 1
+                        if response.times == 0:
+                            api.responses.remove(response)
+                    if response.status == 0:
                         self._cut()  # no answer at all
                         return
-                    self._send(told.status, told.body, told.headers)
+                    self._send(response.status, response.body, response.headers)
                     return
-            self._usual(asked)
+            self._usual(request)
 
-        def _usual(self, asked: Asked) -> None:
-            if not asked.path.startswith(tuple(api.installed)):
+        def _usual(self, request: ReceivedRequest) -> None:
+            if not request.path.startswith(tuple(api.installed)):
                 self._send(404, "404 page not found\n", ())
-            elif asked.path.endswith("/log"):
-                self._log(asked)
-            elif asked.query.get("watch"):
+            elif request.path.endswith("/log"):
+                self._log(request)
+            elif request.query.get("watch"):
                 self._watch()
-            elif asked.method == "POST":
-                self._send(*api.create(asked.path, asked.body), ())
-            elif asked.method == "DELETE":
-                self._send(*api.remove(asked.path), ())
-            elif _COLLECTION.fullmatch(asked.path):
-                self._send(200, api.find(asked.path, asked.query), ())
-            elif asked.path not in api.objects and not asked.path.startswith("/api/v1/namespaces/default"):
-                self._send(404, not_found(asked.path), ())
-            elif asked.path == "/api/v1/namespaces/default":
+            elif request.method == "POST":
+                self._send(*api.create(request.path, request.body), ())
+            elif request.method == "DELETE":
+                self._send(*api.remove(request.path), ())
+            elif _COLLECTION.fullmatch(request.path):
+                self._send(200, api.find(request.path, request.query), ())
+            elif request.path not in api.objects and not request.path.startswith(
+                "/api/v1/namespaces/default"
+            ):
+                self._send(404, not_found(request.path), ())
+            elif request.path == _DEFAULT_NAMESPACE:
                 self._send(200, {"kind": "Namespace", "metadata": {"name": "default"}}, ())
-            elif asked.path not in api.objects:
-                self._send(404, not_found(asked.path), ())
+            elif request.path not in api.objects:
+                self._send(404, not_found(request.path), ())
             else:
-                found = api.objects[asked.path]
-                if asked.method == "PATCH":
-                    found["metadata"] |= asked.body["metadata"]
+                found = api.objects[request.path]
+                if request.method == "PATCH":
+                    found["metadata"] |= request.body["metadata"]
                 self._send(200, found, ())
 
         def _send(self, status: int, body: Any, headers: Iterable[tuple[str, str]]) -> None:
@@ -301,17 +306,17 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     api.changed.wait_for(lambda: api.closing, 20)
             self._chunk(b"")
 
-        def _log(self, asked: Asked) -> None:
-            name = asked.path.split("/")[-2]
+        def _log(self, request: ReceivedRequest) -> None:
+            name = request.path.split("/")[-2]
             log = api.logs.get(name)
             if log is None:
-                there = asked.path.removesuffix("/log") in api.objects
+                there = request.path.removesuffix("/log") in api.objects
                 waiting = f'container "node" in pod "{name}" is waiting to start: ContainerCreating'
                 self._send(
                     400 if there else 404,
                     status_object(400, waiting, "BadRequest")
                     if there
-                    else not_found(asked.path.removesuffix("/log")),
+                    else not_found(request.path.removesuffix("/log")),
                     (),
                 )
                 return
@@ -322,7 +327,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     fresh = log.lines[sent:]
                 for at, text in fresh:
                     # The real one knows whole seconds alone.
-                    if at[:19] >= asked.query.get("sinceTime", "")[:19]:
+                    if at[:19] >= request.query.get("sinceTime", "")[:19]:
                         self._chunk(f"{at} {text}\n".encode())
                     sent += 1
                     if log.cut is not None and sent >= log.cut:
@@ -330,7 +335,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                         self._cut()
                         return
                 with api.changed:
-                    if (log.ended or "follow" not in asked.query or api.closing) and sent >= len(log.lines):
+                    if (log.ended or "follow" not in request.query or api.closing) and sent >= len(log.lines):
                         break
                     api.changed.wait_for(
                         lambda seen=sent: api.closing or log.ended or len(log.lines) > seen, 20

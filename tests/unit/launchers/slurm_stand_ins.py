@@ -1,4 +1,4 @@
-"""Stand-ins for Slurm's commands, for what no cluster of one version can be made to say."""
+"""Stand-ins for Slurm's commands, for answers that a cluster of one version never gives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLURM = ("sbatch", "srun", "squeue", "scontrol", "sacct", "scancel")
 
 @dataclass(frozen=True)
 class Commands:
-    """Bash scripts in a folder of PATH, which note how they were called."""
+    """Bash scripts in a folder of PATH, which record their calls."""
 
     folder: Path
 
@@ -35,12 +35,12 @@ class Commands:
         self.put(name, f"printf '%s' {_quoted(text)}")
 
     def refuses(self, name: str, text: str) -> None:
-        """Make a command that says this on stderr and ends with 1."""
+        """Make a command that prints this on stderr and exits with 1."""
         self.put(name, f"printf '%s\\n' {_quoted(text)} >&2; exit 1")
 
     @property
     def calls(self) -> list[str]:
-        """How they were called, in order."""
+        """Their calls, in order."""
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 

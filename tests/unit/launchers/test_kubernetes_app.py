@@ -1,4 +1,4 @@
-"""The TorchX app of a job, what its pods are told, and what is found wrong before anything is rendered."""
+"""The TorchX app of a job, the pods' environment, and what is refused before anything is rendered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kubernetes_plans import IMAGE, KINDS, asked, container, environ
+from kubernetes_plans import IMAGE, KINDS, container, environ, options_with
 from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
@@ -17,15 +17,15 @@ from launchers._kubernetes.manifest.app import app_of
 HOSTILE = "a 'b' \"c\" $HOME $(HOME) $$ ${app_id} `date` \\ \t\n;é#"
 
 
-def refusal(spec: object, **given: object) -> str:
+def config_error(spec: object, **given: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        app_of(spec, asked(**given))  # type: ignore[arg-type]
+        app_of(spec, options_with(**given))  # type: ignore[arg-type]
     return str(caught.value)
 
 
-def test_the_app_carries_the_job(job: Job) -> None:
+def test_the_app_has_the_jobs_fields(job: Job) -> None:
     spec = job(nodes=2, device="cuda", max_restarts=5, resources=(("mem", "64G"), ("cpus_per_gpu", "8")))
-    app = app_of(spec, asked(resource=("rdma/ib=1", "hugepages-2Mi=5Gi")))
+    app = app_of(spec, options_with(resource=("rdma/ib=1", "hugepages-2Mi=5Gi")))
     [role] = app.roles
     assert (app.name, role.name, role.image) == ("digits", "trainer", IMAGE)
     assert (role.num_replicas, role.min_replicas, role.max_retries) == (2, 2, 5)
@@ -39,10 +39,10 @@ def test_the_app_carries_the_job(job: Job) -> None:
     assert app.metadata["dist-train/run-id"] == "digits-1f"
 
 
-def test_it_is_torchxs_own(job: Job) -> None:
+def test_it_is_a_torchx_appdef(job: Job) -> None:
     from torchx.specs import AppDef, Role
 
-    app = app_of(job(), asked())
+    app = app_of(job(), options_with())
     assert isinstance(app, AppDef)
     assert isinstance(app.roles[0], Role)
 
@@ -56,10 +56,10 @@ def test_it_is_torchxs_own(job: Job) -> None:
         ("volcano", "digits-trainer-0-0.digits"),
     ],
 )
-def test_what_the_agents_are_told(job: Job, kind: str, leader: str) -> None:
+def test_the_agents_environment(job: Job, kind: str, leader: str) -> None:
     spec = job(nodes=2, env=(("LEVEL", "3"),), interface="eth0", grace_s=90)
-    told = environ(spec, kind=kind)
-    ours = {name: value for name, value in told.items() if name.startswith("DIST_TRAIN_")}
+    found = environ(spec, kind=kind)
+    ours = {name: value for name, value in found.items() if name.startswith("DIST_TRAIN_")}
     ours.pop("DIST_TRAIN_NODE_RANK", None)  # Volcano's pods: test_kubernetes_volcano.py
     assert ours == {
         "DIST_TRAIN_RUN_ID": "digits-1f",
@@ -73,12 +73,12 @@ def test_what_the_agents_are_told(job: Job, kind: str, leader: str) -> None:
         "DIST_TRAIN_MAX_RESTARTS": "3",
         "DIST_TRAIN_JOB": "digits.0",
     }
-    assert told["LEVEL"] == "3"
+    assert found["LEVEL"] == "3"
 
 
-def test_a_home_that_every_user_can_write(job: Job) -> None:
-    told = environ(job(env=(("HOME", "/runs/home"),)))
-    assert told["HOME"] == "/runs/home", "what the user says wins"
+def test_home_is_writable_for_every_user(job: Job) -> None:
+    found = environ(job(env=(("HOME", "/runs/home"),)))
+    assert found["HOME"] == "/runs/home", "what the user says wins"
     assert environ(job()) | {
         "HOME": "/tmp",
         "USER": "dist-train",
@@ -90,7 +90,7 @@ def test_a_home_that_every_user_can_write(job: Job) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_words_and_values_arrive_as_they_are(job: Job, kind: str) -> None:
+def test_arguments_and_values_are_escaped(job: Job, kind: str) -> None:
     target = Target("script", "/home/me/train.py", (HOSTILE, "", "1e-4"), "/home/me")
     spec = job(target=target, env=(("MOTTO", HOSTILE),))
     command = container(spec, kind=kind)["command"]
@@ -154,29 +154,29 @@ def test_paths_are_those_of_the_image(job: Job, target: Target, folder: str, las
 def test_where_launch_was_called_is_kept_for_a_resume(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = asked()
+    options = options_with()
     monkeypatch.chdir(tmp_path)
     assert app_of(job(), options).roles[0].args[-3:] == ["/workspace/train.py", "--lr", "0.1"]
 
 
 def test_a_script_from_elsewhere_is_not_in_the_image(job: Job) -> None:
-    told = refusal(job(target=Target("script", "/home/you/train.py", (), "/home/you")))
-    assert "the script /home/you/train.py is not in /home/me" in told
-    assert "launch from the folder that the image holds" in told
+    found = config_error(job(target=Target("script", "/home/you/train.py", (), "/home/you")))
+    assert "the script /home/you/train.py is not in /home/me" in found
+    assert "launch from the folder that the image holds" in found
 
 
 def test_no_image(job: Job) -> None:
-    assert "--image REGISTRY/NAME:TAG" in refusal(job(), image=None)
+    assert "--image REGISTRY/NAME:TAG" in config_error(job(), image=None)
 
 
 @pytest.mark.parametrize(
     ("volume", "why"), [(None, "none was given"), ("emptydir", "an emptyDir is each pod's own")]
 )
 def test_several_nodes_need_a_volume_that_they_share(job: Job, volume: str | None, why: str) -> None:
-    told = refusal(job(nodes=2), run_volume=volume)
-    assert f"2 nodes need a run volume that all of them see; {why}" in told
-    assert "--run-volume pvc/NAME, a claim with ReadWriteMany" in told
-    assert app_of(job(nodes=1), asked(run_volume=volume)).roles[0].mounts == []
+    found = config_error(job(nodes=2), run_volume=volume)
+    assert f"2 nodes need a run volume that all of them can mount; {why}" in found
+    assert "--run-volume pvc/NAME, a claim with ReadWriteMany" in found
+    assert app_of(job(nodes=1), options_with(run_volume=volume)).roles[0].mounts == []
 
 
 @pytest.mark.parametrize(
@@ -194,28 +194,28 @@ def test_several_nodes_need_a_volume_that_they_share(job: Job, volume: str | Non
         ("job", "RANKS", False),
     ],
 )
-def test_names_that_others_set(job: Job, kind: str, name: str, refused: bool) -> None:
+def test_reserved_variables_are_refused(job: Job, kind: str, name: str, refused: bool) -> None:
     spec = job(env=((name, "1"),))
     if refused:
-        assert f"the variable {name} cannot be given to" in refusal(spec, kind=kind)
-        assert name in refusal(job(), kind=kind, secret_ref=(f"{name}=a/b",)), "nor as a secret"
+        assert f"the variable {name} cannot be given to" in config_error(spec, kind=kind)
+        assert name in config_error(job(), kind=kind, secret_ref=(f"{name}=a/b",)), "nor as a secret"
     else:
-        assert name in app_of(spec, asked(kind=kind)).roles[0].env
+        assert name in app_of(spec, options_with(kind=kind)).roles[0].env
 
 
 def test_one_name_has_one_value(job: Job) -> None:
     spec = job(env=(("LOGIN", "me"),))
-    assert "LOGIN is given as a variable and as a secret" in refusal(spec, secret_ref=("LOGIN=a/b",))
+    assert "LOGIN is given as a variable and as a secret" in config_error(spec, secret_ref=("LOGIN=a/b",))
 
 
 def test_root_is_refused_where_the_level_forbids_it(job: Job) -> None:
-    assert "--rdma yes" in refusal(job(), run_as_user=0)
-    assert app_of(job(), asked(run_as_user=0, rdma=True)).name == "digits"
+    assert "--rdma yes" in config_error(job(), run_as_user=0)
+    assert app_of(job(), options_with(run_as_user=0, rdma=True)).name == "digits"
 
 
 def test_time_limits_that_cannot_be_kept(job: Job) -> None:
-    assert "(3600 s) cannot be kept by --kind volcano" in refusal(job(time_limit_s=3600), kind="volcano")
-    assert "would end the job at once" in refusal(job(time_limit_s=0))
+    assert "(3600 s) cannot be kept by --kind volcano" in config_error(job(time_limit_s=3600), kind="volcano")
+    assert "would end the job at once" in config_error(job(time_limit_s=0))
 
 
 @pytest.mark.parametrize(
@@ -228,18 +228,18 @@ def test_time_limits_that_cannot_be_kept(job: Job) -> None:
         (1, "file:///tmp/x", False),
     ],
 )
-def test_an_init_file_lies_where_all_see_it(job: Job, nodes: int, method: str, refused: bool) -> None:
+def test_an_init_file_is_on_the_shared_volume(job: Job, nodes: int, method: str, refused: bool) -> None:
     spec = job(nodes=nodes, init_method=method)
     if refused:
-        assert "file:///runs/digits/control/init" in refusal(spec)
+        assert "file:///runs/digits/control/init" in config_error(spec)
     else:
-        assert method in app_of(spec, asked()).roles[0].args
+        assert method in app_of(spec, options_with()).roles[0].args
 
 
 def test_bytes_that_no_manifest_can_hold(job: Job) -> None:
     target = Target("script", "/home/me/train.py", ("--x=\udcff",), "/home/me")
-    assert r"'--x=\udcff' is no valid UTF-8" in refusal(job(target=target))
-    assert "is no valid UTF-8" in refusal(job(env=(("X", "\udcff"),)))
+    assert r"'--x=\udcff' is no valid UTF-8" in config_error(job(target=target))
+    assert "is no valid UTF-8" in config_error(job(env=(("X", "\udcff"),)))
 
 
 RENDER = """
@@ -248,7 +248,7 @@ sys.modules["kubernetes"] = None
 from pathlib import Path
 from dist_train.jobs import JobSpec, Target
 from launchers._kubernetes.manifest.app import app_of
-from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.render import manifests, to_yaml
 assert "torchx" not in sys.modules and "yaml" not in sys.modules
 spec = JobSpec("digits", "digits-1", Path("/x"), Target("script", "/home/me/train.py"))
@@ -264,7 +264,7 @@ def test_rendering_needs_no_kubernetes_client(kind: str) -> None:
     assert int(done.stdout) > 1000
 
 
-def test_volcano_says_that_it_does() -> None:
+def test_volcano_needs_the_kubernetes_client() -> None:
     done = rendering_without_client("volcano")
     assert "ConfigError: --kind volcano needs the kubernetes client" in done.stderr
     assert "pip install 'dist-train[kubernetes]'" in done.stderr

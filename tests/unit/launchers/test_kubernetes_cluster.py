@@ -1,4 +1,4 @@
-"""The REST layer: what goes out, and every refusal in words with a mend; the official client, real HTTP."""
+"""The client of the API server over real HTTP: requests, and every error response with its hint."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kubernetes_bodies import job
 from kubernetes_stand_ins import CLAIMS, JOBS, PODS, Api, status_object, write_kubeconfig
 
 from dist_train.errors import ConfigError, DistTrainError, UnavailableError
-from launchers._kubernetes.api import cluster as module
-from launchers._kubernetes.api.cluster import Cluster
-from launchers._kubernetes.api.kinds import CLAIM, JOB, JOB_SET, POD
-from launchers._kubernetes.api.refusals import (
+from launchers._kubernetes.api import http_transport
+from launchers._kubernetes.api.api_errors import (
+    AlreadyExists,
     Expired,
     Forbidden,
     NoLogYet,
-    NotAuthenticated,
-    Taken,
+    Unauthorized,
     Unreachable,
 )
+from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.kinds import CLAIM, JOB, JOB_SET, POD
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")
 MANIFEST = {
@@ -41,20 +41,20 @@ def cluster(api: Api) -> Cluster:
 
 
 def refused(call: Any, kind: type[DistTrainError]) -> DistTrainError:
-    """The error of a call, its words and mend as one text too."""
+    """Return the error that a call raises."""
     with pytest.raises(kind) as caught:
         call()
     return caught.value
 
 
-def test_a_body_goes_out_exactly_as_it_was_rendered(api: Api, cluster: Cluster) -> None:
+def test_a_body_is_sent_exactly_as_rendered(api: Api, cluster: Cluster) -> None:
     made = cluster.create(MANIFEST)
     assert api.bodies("POST") == [MANIFEST], "no default is added, no field is dropped"
     assert api.paths("POST") == [JOBS]
     assert made["metadata"]["uid"]
 
 
-def test_get_gives_none_for_what_is_not_there(api: Api, cluster: Cluster) -> None:
+def test_get_returns_none_for_a_missing_object(api: Api, cluster: Cluster) -> None:
     assert cluster.get(JOB, "digits") is None
     api.put(f"{JOBS}/digits", job())
     found = cluster.get(JOB, "digits")
@@ -62,7 +62,7 @@ def test_get_gives_none_for_what_is_not_there(api: Api, cluster: Cluster) -> Non
     assert found["metadata"]["name"] == "digits"
 
 
-def test_a_list_is_read_page_by_page_and_its_items_say_their_kind(api: Api, cluster: Cluster) -> None:
+def test_a_list_is_read_page_by_page_and_its_items_have_their_kind(api: Api, cluster: Cluster) -> None:
     first = {"metadata": {"continue": "more", "resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}
     last = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]}
     api.answer("GET", PODS, 200, last)
@@ -71,12 +71,12 @@ def test_a_list_is_read_page_by_page_and_its_items_say_their_kind(api: Api, clus
     assert [body["metadata"]["name"] for body in found.items] == ["a", "b"]
     assert {body["kind"] for body in found.items} == {"Pod"}
     assert found.version == "7"
-    queries = [asked.query for asked in api.asked]
+    queries = [request.query for request in api.requests]
     assert [query.get("continue") for query in queries] == [None, "more"]
     assert {query["labelSelector"] for query in queries} == {"dist-train/run-id=digits-1f"}
 
 
-def test_a_delete_names_its_propagation_and_the_very_object(api: Api, cluster: Cluster) -> None:
+def test_a_delete_has_its_propagation_and_the_uid(api: Api, cluster: Cluster) -> None:
     api.put(f"{JOBS}/digits", job())
     assert cluster.delete(JOB, "digits", "Foreground", uid="uid-1") is True
     assert cluster.delete(JOB, "digits") is False, "there is none any more"
@@ -95,9 +95,9 @@ def test_a_patch_is_a_merge_patch(api: Api, cluster: Cluster) -> None:
     api.put(f"{JOBS}/digits", job())
     change = {"metadata": {"ownerReferences": [{"uid": "u"}]}}
     cluster.patch(JOB, "digits", change)
-    [asked] = [asked for asked in api.asked if asked.method == "PATCH"]
-    assert asked.body == change
-    assert asked.content_type == "application/merge-patch+json"
+    [request] = [request for request in api.requests if request.method == "PATCH"]
+    assert request.body == change
+    assert request.content_type == "application/merge-patch+json"
 
 
 def test_warnings_of_the_server_are_kept_once(api: Api, cluster: Cluster) -> None:
@@ -115,13 +115,13 @@ def test_the_time_is_the_servers(api: Api, cluster: Cluster) -> None:
     assert 0 <= (cluster.now() - datetime(2020, 11, 21, 10, tzinfo=UTC)).total_seconds() < 30
 
 
-class TestRefusals:
+class TestErrorResponses:
     def test_401(self, api: Api, cluster: Cluster) -> None:
         api.refuse("GET", f"{JOBS}/digits", 401, "Unauthorized", "Unauthorized")
-        error = refused(lambda: cluster.get(JOB, "digits"), NotAuthenticated)
+        error = refused(lambda: cluster.get(JOB, "digits"), Unauthorized)
         assert "does not accept these credentials (401" in error.what
-        assert error.mend is not None
-        assert "kubectl --context here auth whoami" in error.mend
+        assert error.hint is not None
+        assert "kubectl --context here auth whoami" in error.hint
         assert error.exit_code == 69
 
     def test_403_names_verb_kind_and_namespace_and_how_to_ask(self, api: Api, cluster: Cluster) -> None:
@@ -132,14 +132,14 @@ class TestRefusals:
         api.refuse("POST", JOBS, 403, words, "Forbidden")
         error = refused(lambda: cluster.create(MANIFEST), Forbidden)
         assert "you have no right to create jobs.batch in namespace default" in error.what
-        assert error.mend == "kubectl --context here auth can-i create jobs.batch -n default"
+        assert error.hint == "kubectl --context here auth can-i create jobs.batch -n default"
         assert error.exit_code == 69
 
     def test_403_of_a_log_names_the_subresource(self, api: Api, cluster: Cluster) -> None:
         api.refuse("GET", f"{PODS}/a/log", 403, 'cannot get resource "pods/log"', "Forbidden")
         error = refused(lambda: cluster.log("a", "node", False).__enter__(), Forbidden)
         assert "no right to get pods/log" in error.what
-        assert error.mend == "kubectl --context here auth can-i get pods --subresource=log -n default"
+        assert error.hint == "kubectl --context here auth can-i get pods --subresource=log -n default"
 
     def test_403_of_a_quota_is_not_a_missing_right(self, api: Api, cluster: Cluster) -> None:
         words = 'jobs.batch "digits" is forbidden: exceeded quota: team, requested: count/jobs.batch=1'
@@ -153,7 +153,7 @@ class TestRefusals:
         jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}}
         error = refused(lambda: cluster.create(jobset), UnavailableError)
         assert error.what.startswith("JobSet (https://jobset.sigs.k8s.io) is not installed on ")
-        assert "--kind job" in str(error.mend)
+        assert "--kind job" in str(error.hint)
         refused(lambda: cluster.get(JOB_SET, "a"), UnavailableError)
 
     def test_404_of_the_namespace(self, api: Api, cluster: Cluster) -> None:
@@ -163,12 +163,12 @@ class TestRefusals:
         api.answer("POST", JOBS, 404, body)
         error = refused(lambda: cluster.create(MANIFEST), ConfigError)
         assert "there is no namespace default" in error.what
-        assert "--namespace" in str(error.mend)
+        assert "--namespace" in str(error.hint)
         assert error.exit_code == 78
 
     def test_409(self, api: Api, cluster: Cluster) -> None:
         cluster.create(MANIFEST)
-        error = refused(lambda: cluster.create(MANIFEST), Taken)
+        error = refused(lambda: cluster.create(MANIFEST), AlreadyExists)
         assert "already exists" in error.what
 
     def test_409_of_a_quotas_counter_is_tried_again(self, api: Api, cluster: Cluster) -> None:
@@ -178,28 +178,28 @@ class TestRefusals:
         assert len(api.bodies("POST")) == 3
 
     @pytest.mark.parametrize("status", [400, 422])
-    def test_what_the_server_does_not_accept_is_said_in_its_words(
+    def test_an_invalid_object_is_refused_with_the_servers_message(
         self, api: Api, cluster: Cluster, status: int
     ) -> None:
         words = 'Job.batch "digits" is invalid: spec.template.spec.containers: Required value'
         api.refuse("POST", JOBS, status, words, "Invalid")
         error = refused(lambda: cluster.create(MANIFEST), ConfigError)
         assert words in error.what
-        assert "--dry-run" in str(error.mend)
+        assert "--dry-run" in str(error.hint)
         assert error.exit_code == 78
 
     @pytest.mark.parametrize("status", [429, 500, 503])
-    def test_a_server_in_trouble_is_not_a_failed_job(self, api: Api, cluster: Cluster, status: int) -> None:
+    def test_a_server_error_is_unreachable(self, api: Api, cluster: Cluster, status: int) -> None:
         api.refuse("GET", f"{JOBS}/digits", status, "etcdserver: leader changed")
         error = refused(lambda: cluster.get(JOB, "digits"), Unreachable)
         assert "cannot answer now" in error.what
         assert "etcdserver: leader changed" in error.what
 
-    def test_a_log_that_has_not_begun(self, api: Api, cluster: Cluster) -> None:
+    def test_a_log_of_a_container_that_has_not_started(self, api: Api, cluster: Cluster) -> None:
         api.put(f"{PODS}/a", {"metadata": {"name": "a"}})
         refused(lambda: cluster.log("a", "node", False).__enter__(), NoLogYet)
 
-    def test_a_server_that_is_none(self, api: Api, cluster: Cluster) -> None:
+    def test_a_server_that_is_no_api_server(self, api: Api, cluster: Cluster) -> None:
         api.answer("GET", f"{JOBS}/digits", 200, "<html>captive portal</html>")
         error = refused(lambda: cluster.get(JOB, "digits"), Unreachable)
         assert "is no Kubernetes API server" in error.what
@@ -211,8 +211,8 @@ class TestWatch:
         api.watches = [events]
         found = [(kind, body["metadata"]["name"]) for kind, body in cluster.watch(POD, "a=b", "41")]
         assert found == [("ADDED", "ADDED"), ("DELETED", "DELETED")]
-        [asked] = api.asked
-        assert (asked.query["resourceVersion"], asked.query["labelSelector"]) == ("41", "a=b")
+        [request] = api.requests
+        assert (request.query["resourceVersion"], request.query["labelSelector"]) == ("41", "a=b")
 
     def test_410_as_an_event(self, api: Api, cluster: Cluster) -> None:
         api.watches = [
@@ -225,7 +225,7 @@ class TestWatch:
         refused(lambda: list(cluster.watch(POD, "", "1")), Expired)
 
 
-class TestNoAnswer:
+class TestUnreachable:
     def test_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -237,7 +237,7 @@ class TestNoAnswer:
         assert error.what.startswith(f"the API server http://127.0.0.1:{port} cannot be reached: ")
         assert "Connection refused" in error.what
         assert "0x" not in error.what, "no address of a Python object"
-        assert "kubectl --context here cluster-info" in str(error.mend)
+        assert "kubectl --context here cluster-info" in str(error.hint)
         assert not [record for record in caplog.records if record.levelname == "WARNING"], "one try"
         assert error.exit_code == 69
 
@@ -246,8 +246,8 @@ class TestNoAnswer:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         assert "api.invalid" in refused(lambda: Cluster.open(None, "x").get(JOB, "a"), Unreachable).what
 
-    def test_silence(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_TIMEOUT_S", (0.2, 0.2))
+    def test_timeout(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http_transport, "_TIMEOUT_S", (0.2, 0.2))
         with socket.create_server(("127.0.0.1", 0)) as silent:
             write_kubeconfig(tmp_path / "config", {"here": f"http://127.0.0.1:{silent.getsockname()[1]}"})
             monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
@@ -273,14 +273,14 @@ class TestKubeconfig:
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         error = refused(lambda: Cluster.open(None, "default"), ConfigError)
         assert error.what == f"there is no kubeconfig: {tmp_path / 'none'} does not exist"
-        assert "export KUBECONFIG=" in str(error.mend)
+        assert "export KUBECONFIG=" in str(error.hint)
         assert error.exit_code == 78
 
-    def test_no_such_context_lists_those_that_there_are(self, api: Api) -> None:
+    def test_a_missing_context_lists_the_existing_ones(self, api: Api) -> None:
         error = refused(lambda: Cluster.open("ther", "default"), ConfigError)
         assert "has no context 'ther'" in error.what
         assert error.cause == "its contexts: here"
-        assert api.asked == [], "found before anything is asked"
+        assert api.requests == [], "found before anything is asked"
 
     def test_no_current_context(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "config"
@@ -289,7 +289,7 @@ class TestKubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(path))
         error = refused(lambda: Cluster.open(None, "default"), ConfigError)
         assert error.cause == "its contexts: a, b"
-        assert "--context NAME" in str(error.mend)
+        assert "--context NAME" in str(error.hint)
 
     def test_a_context_by_name(self, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_kubeconfig(tmp_path / "config", {"a": "http://127.0.0.1:1", "b": api.url})
@@ -312,7 +312,7 @@ class TestKubeconfig:
         error = refused(lambda: Cluster.open(None, "default"), ConfigError)
         assert str(tmp_path / "config") in error.what
 
-    def test_without_the_client_the_mend_is_a_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_client_the_hint_is_a_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = builtins.__import__
 
         def without(name: str, *words: Any) -> Any:
@@ -322,7 +322,7 @@ class TestKubeconfig:
 
         monkeypatch.setattr(builtins, "__import__", without)
         error = refused(lambda: Cluster.open(None, "default"), ConfigError)
-        assert "pip install 'dist-train[kubernetes]'" in str(error.mend)
+        assert "pip install 'dist-train[kubernetes]'" in str(error.hint)
         assert error.exit_code == 78
 
 
@@ -342,14 +342,14 @@ class TestWithinAPod:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
 
-    def test_the_service_account_is_used_and_said(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_the_service_account_is_used_with_a_notice(self, capfd: pytest.CaptureFixture[str]) -> None:
         found = Cluster.open(None, "default")
         assert (found.server, found.context) == ("https://10.0.0.1:443", None)
         said = capfd.readouterr()
         assert "no kubeconfig: asking https://10.0.0.1:443 as this pod's service account" in said.err
         assert said.out == ""
 
-    def test_a_context_that_was_asked_for_is_not_passed_over(self) -> None:
+    def test_a_given_context_is_not_ignored(self) -> None:
         error = refused(lambda: Cluster.open("prod", "default"), ConfigError)
         assert error.cause == "and so no context 'prod'"
 

@@ -7,11 +7,11 @@ from typing import get_origin
 
 import pytest
 
-from dist_train.cli.arguments import parse
-from dist_train.cli.launch import make_command
+from dist_train.cli.launch.arguments import parse
+from dist_train.cli.verbs.launch import make_command
 from dist_train.errors import UsageError
 from dist_train.testing import launch_cli
-from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest.kubernetes_options import Options
 
 LISTS = [name for name, field in Options.model_fields.items() if get_origin(field.annotation) is tuple]
 
@@ -21,7 +21,7 @@ def flag(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_lists_are_given_word_by_word(name: str) -> None:
+def test_lists_are_given_by_repeating_the_option(name: str) -> None:
     words = parse(make_command(), [flag(name), "a=1", flag(name), "b=2", "train.py"])
     assert words.options == {name: ("a=1", "b=2")}
 
@@ -31,7 +31,7 @@ def test_there_are_lists() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*Options.model_fields} - {*LISTS, "source"}))
-def test_the_rest_has_one_value(name: str) -> None:
+def test_other_options_have_one_value(name: str) -> None:
     words = parse(make_command(), [flag(name), "x", flag(name), "x", "train.py"])
     assert words.options == {name: "x"}
     with pytest.raises(UsageError, match=f"{flag(name)} is given twice: x and y"):

@@ -1,4 +1,4 @@
-"""The objects of a job: what is made, in which order, how the gang restarts, and the bytes of the plan."""
+"""The objects of a job: order, restarts of the gang, and the bytes of the plan."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import jsonschema
 import pytest
 from kubernetes_crd_schemas import SMALL
-from kubernetes_plans import KINDS, asked, of_kind, rendered
+from kubernetes_plans import KINDS, of_kind, options_with, rendered
 from kubernetes_schemas import CRDS, Manifest, Refused, check, custom
 from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
 from dist_train.jobs import Target
-from launchers._kubernetes.manifest.beside import config_map
-from launchers._kubernetes.manifest.render import from_yaml, to_yaml, top_object
+from launchers._kubernetes.manifest.render import from_yaml, to_yaml
 from launchers._kubernetes.manifest.summary import notes, summary
+from launchers._kubernetes.manifest.support_objects import config_map
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 CONFIG = Target("config", "/home/me/d.yaml", (), "/home/me")
@@ -32,17 +32,16 @@ CONFIG = Target("config", "/home/me/d.yaml", (), "/home/me")
         ("trainjob", ["ConfigMap", "NetworkPolicy", "TrainingRuntime", "TrainJob"]),
     ],
 )
-def test_what_is_made_and_in_which_order(job: Job, kind: str, made: list[str]) -> None:
+def test_the_objects_and_their_order(job: Job, kind: str, made: list[str]) -> None:
     spec = job(nodes=2, target=CONFIG, config_yaml="seed: 1\n")
     found = rendered(spec, kind=kind, network_policy=True)
     assert [manifest["kind"] for manifest in found] == made
-    assert top_object(found) is found[-1]
     fewer = [manifest["kind"] for manifest in rendered(job(nodes=2), kind=kind)]
     assert fewer == [name for name in made if name not in ("ConfigMap", "NetworkPolicy")]
 
 
 @every_kind
-def test_everything_is_found_by_the_run(job: Job, kind: str) -> None:
+def test_every_object_has_the_runs_label(job: Job, kind: str) -> None:
     spec = job(nodes=2, target=CONFIG, config_yaml="seed: 1\n", name="Digits_1", run_id="Digits_1-3f")
     for manifest in rendered(spec, kind=kind, namespace="team", network_policy=True):
         metadata = manifest["metadata"]
@@ -53,7 +52,7 @@ def test_everything_is_found_by_the_run(job: Job, kind: str) -> None:
 
 
 @every_kind
-def test_kueue_sees_the_job_itself(job: Job, kind: str) -> None:
+def test_kueues_label_is_on_the_job_object(job: Job, kind: str) -> None:
     found = rendered(job(nodes=2), kind=kind, queue="team-a")
     queues = [m["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") for m in found]
     if kind == "volcano":
@@ -67,7 +66,7 @@ RULES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {
         "action": "FailJob",
-        "onExitCodes": {"containerName": "node", "operator": "In", "values": [2, 76, 77, 78]},
+        "onExitCodes": {"containerName": "node", "operator": "In", "values": [2, 73, 76, 77, 78]},
     },
     {"action": "Ignore", "onExitCodes": {"containerName": "node", "operator": "In", "values": [75, 79]}},
 ]
@@ -100,7 +99,7 @@ def test_the_pods_of_a_job_are_found_before_they_are_ready(job: Job) -> None:
     assert subdomain == service["metadata"]["name"] == made["metadata"]["name"]
 
 
-def test_a_job_set_is_made_anew_as_a_whole(job: Job) -> None:
+def test_a_jobset_is_recreated_as_a_whole(job: Job) -> None:
     spec = rendered(job(nodes=3, max_restarts=5, time_limit_s=7200), kind="jobset")[-1]["spec"]
     [replicated] = spec.pop("replicatedJobs")
     assert spec == {
@@ -160,7 +159,7 @@ def test_a_train_job_names_a_runtime_of_ours(job: Job) -> None:
 
 
 def test_the_runtime_is_the_job_set_of_the_same_job(job: Job) -> None:
-    """Trainer makes a JobSet of it: but for its own label and for what tells the agents apart, the same."""
+    """The JobSet that Trainer makes of it is the same, but for its own label and the agents' addresses."""
     spec = job(nodes=2)
     [job_set] = rendered(spec, kind="jobset")
     template = rendered(spec, kind="trainjob")[0]["spec"]["template"]
@@ -201,12 +200,12 @@ def test_the_config_cannot_change_under_a_run(job: Job) -> None:
 def test_a_config_that_no_config_map_holds(job: Job) -> None:
     spec = job(target=CONFIG, config_yaml="x" * 2**20)
     with pytest.raises(ConfigError, match="the config has 1048576 bytes; a ConfigMap holds 1047552"):
-        config_map(spec, asked())
-    assert config_map(job(target=CONFIG, config_yaml="x" * 1047552), asked())
+        config_map(spec, options_with())
+    assert config_map(job(target=CONFIG, config_yaml="x" * 1047552), options_with())
 
 
 @every_kind
-def test_a_network_policy_lets_in_the_runs_own_pods_alone(job: Job, kind: str) -> None:
+def test_a_network_policy_admits_only_the_runs_own_pods(job: Job, kind: str) -> None:
     [policy] = of_kind(rendered(job(nodes=2), kind=kind, network_policy=True), "NetworkPolicy")
     pods = {"matchLabels": {"dist-train/run-id": "digits-1f"}}
     assert policy["spec"] == {
@@ -230,7 +229,7 @@ def test_rendering_is_pure(job: Job, kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @every_kind
-def test_the_bytes_hold_the_manifests(job: Job, kind: str) -> None:
+def test_yaml_round_trip(job: Job, kind: str) -> None:
     found = rendered(job(nodes=2, target=CONFIG, config_yaml="a: |\n  x \n\n\nb: 1\n"), kind=kind)
     assert from_yaml(to_yaml(found)) == found
     assert b"&id" not in to_yaml(found), "each object in full"
@@ -243,7 +242,7 @@ WORDS += ["~", "null", "true", "=", "<<", ".inf", "2026-01-01", "", " x", "x ", 
 WORDS += ["a\nb", "a\nb \n", "\n", "a\rb", "\x85a", "\u2028x", "\ufeffx", "\ta", "é☃", "\x1b[0m", "%p", "@a"]
 
 
-def test_every_word_stays_a_string_to_every_reader() -> None:
+def test_every_string_stays_a_string_in_every_parser() -> None:
     import yaml
 
     text = to_yaml([{"kind": "X", "data": dict(enumerate(WORDS))}])
@@ -266,14 +265,14 @@ def _scalars(node: Any) -> list[Any]:
 
 
 @every_kind
-def test_the_summary_says_how_much_as_what_and_where(job: Job, kind: str) -> None:
-    told = summary(job(nodes=2, procs_per_node=4, device="cuda"), asked(kind=kind, namespace="team"))
+def test_the_summary_has_size_kind_and_place(job: Job, kind: str) -> None:
+    found = summary(job(nodes=2, procs_per_node=4, device="cuda"), options_with(kind=kind, namespace="team"))
     name = {"job": "Job", "jobset": "JobSet", "volcano": "Volcano Job", "trainjob": "TrainJob"}[kind]
-    assert told == f"2 node(s) x 4 GPU processes on Kubernetes: {name} digits in namespace team"
+    assert found == f"2 node(s) x 4 GPU processes on Kubernetes: {name} digits in namespace team"
 
 
-def test_nothing_is_noted_where_all_was_said(job: Job) -> None:
-    assert notes(job(resources=(("mem", "8G"), ("cpus_per_gpu", "2"))), asked()) == ()
+def test_no_notes_where_all_options_are_given(job: Job) -> None:
+    assert notes(job(resources=(("mem", "8G"), ("cpus_per_gpu", "2"))), options_with()) == ()
 
 
 @pytest.mark.parametrize(
@@ -289,8 +288,8 @@ def test_nothing_is_noted_where_all_was_said(job: Job) -> None:
         ({"kind": "jobset"}, "the time limit is that of each attempt"),
     ],
 )
-def test_what_a_person_should_know(job: Job, given: dict[str, object], noted: str) -> None:
-    assert any(noted in note for note in notes(job(time_limit_s=60), asked(**given)))
+def test_notes(job: Job, given: dict[str, object], noted: str) -> None:
+    assert any(noted in note for note in notes(job(time_limit_s=60), options_with(**given)))
 
 
 # The validator itself: each of these is refused, so that `rendered` can fail.
@@ -335,7 +334,7 @@ def test_the_validator_refuses(job: Job, kind: str, spoil: Callable[[Manifest], 
 
 @pytest.mark.parametrize("kind", ["jobset", "volcano", "trainjob"])
 def test_the_small_schemas_and_the_published_ones_agree(job: Job, kind: str) -> None:
-    """The small ones stand in where the published ones are not there: what they take, those take too."""
+    """The small ones replace missing published ones: what they accept, those accept too."""
     spec = job(nodes=2, time_limit_s=None if kind == "volcano" else 60)
     for manifest in rendered(spec, kind=kind, queue="a", priority_class="high", ttl="1h"):
         key = (manifest["apiVersion"], manifest["kind"])

@@ -1,4 +1,4 @@
-"""Names and labels: legal whatever a run is called, the same every time, different for different runs."""
+"""Names and labels: valid for every run name, deterministic, unique."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def called(name: str, run_id: str = "x") -> JobSpec:
 
 
 @pytest.mark.parametrize("name", ["digits-1", "a", "a--b", "x" * 40])
-def test_a_legal_name_stays(name: str) -> None:
+def test_a_valid_name_is_kept(name: str) -> None:
     assert object_name(called(name)) == name
 
 
@@ -39,7 +39,7 @@ def test_a_legal_name_stays(name: str) -> None:
         ("a" * 32 + "-b-c-d-e-f-g", "a" * 32 + "-"),
     ],
 )
-def test_another_name_is_changed_and_carries_a_hash(name: str, begins: str) -> None:
+def test_another_name_is_changed_and_has_a_hash(name: str, begins: str) -> None:
     found = object_name(called(name))
     assert re.fullmatch(re.escape(begins) + "[0-9a-f]{6}", found)
     assert len(found) <= 40
@@ -51,14 +51,14 @@ def test_names_that_would_become_the_same_do_not() -> None:
 
 
 @given(names, names)
-def test_every_name_is_legal_and_its_own(one: str, other: str) -> None:
+def test_every_name_is_valid_and_unique(one: str, other: str) -> None:
     found = object_name(called(one))
     assert SERVICE_NAME.fullmatch(found)
     assert found == object_name(called(one)), "and the same at every call"
     assert (found == object_name(called(other))) == (one == other)
 
 
-def test_labels_find_a_run_and_say_whose_it_is(job: Job) -> None:
+def test_labels_of_a_run(job: Job) -> None:
     assert labels(job()) == {
         "dist-train/run-id": "digits-1f",
         "dist-train/name": "digits",
@@ -68,14 +68,14 @@ def test_labels_find_a_run_and_say_whose_it_is(job: Job) -> None:
 
 
 @given(st.text(min_size=1, max_size=120), st.text(min_size=1, max_size=120))
-def test_every_run_id_has_a_legal_label_of_its_own(one: str, other: str) -> None:
+def test_every_run_id_has_a_valid_unique_label(one: str, other: str) -> None:
     label = labels(called("x", one))[RUN_LABEL]
     assert LABEL_VALUE.fullmatch(label)
     assert (label == labels(called("x", other))[RUN_LABEL]) == (one == other)
 
 
 @given(names)
-def test_every_name_has_a_legal_label(name: str) -> None:
+def test_every_name_has_a_valid_label(name: str) -> None:
     assert LABEL_VALUE.fullmatch(labels(called(name))[NAME_LABEL])
 
 

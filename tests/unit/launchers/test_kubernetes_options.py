@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from launchers._kubernetes.manifest import words
-from launchers._kubernetes.manifest.options import Options
+from launchers._kubernetes.manifest import validators
+from launchers._kubernetes.manifest.kubernetes_options import Options
 
 
-def refusal(**given: object) -> str:
+def config_error(**given: object) -> str:
     with pytest.raises(ValidationError) as caught:
         Options(**given)  # type: ignore[arg-type]
     return str(caught.value)
 
 
-def test_nothing_is_asked_for_unless_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = Options()
     defaults = {
@@ -66,8 +66,8 @@ def test_images(image: str) -> None:
         ("", "at least 1 character"),
     ],
 )
-def test_what_is_no_image(image: str, why: str) -> None:
-    assert why in refusal(image=image)
+def test_invalid_images(image: str, why: str) -> None:
+    assert why in config_error(image=image)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_image(image: str, why: str) -> None:
     [("x", False), ("x:latest", False), ("r:5000/x", False), ("x:1", True), ("x@sha256:" + "0f" * 32, True)],
 )
 def test_which_images_can_change_under_a_job(image: str, pinned: bool) -> None:
-    assert words.is_pinned(image) == pinned
+    assert validators.is_pinned(image) == pinned
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_which_images_can_change_under_a_job(image: str, pinned: bool) -> None:
         ("image_pull_secret", "a..b"),
     ],
 )
-def test_names_that_kubernetes_has_not(name: str, value: str) -> None:
-    told = refusal(**{name: value})
-    assert name in told
-    assert f"{value!r} is no name in Kubernetes" in told
+def test_invalid_names(name: str, value: str) -> None:
+    found = config_error(**{name: value})
+    assert name in found
+    assert f"{value!r} is no name in Kubernetes" in found
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_run_volumes(volume: str | None, claim: tuple[str, str | None] | None) -
         ("pvc/runs:a/../../b", "must lie in the volume"),
     ],
 )
-def test_what_is_no_run_volume(volume: str, why: str) -> None:
-    assert why in refusal(run_volume=volume)
+def test_invalid_run_volumes(volume: str, why: str) -> None:
+    assert why in config_error(run_volume=volume)
 
 
-def test_lists_come_as_words_or_as_a_mapping_of_the_config() -> None:
+def test_lists_are_name_value_pairs_or_a_mapping_of_the_config() -> None:
     by_words = Options(
         resource=("rdma/ib=1", "ephemeral-storage=50Gi"),
         node_selector=("gpu=a100",),
@@ -161,8 +161,8 @@ def test_lists_come_as_words_or_as_a_mapping_of_the_config() -> None:
         ({"toleration": ("a b",)}, "is not of the form name or domain/name"),
     ],
 )
-def test_lists_that_are_wrong(given: dict[str, tuple[str, ...]], why: str) -> None:
-    assert why in refusal(**given)
+def test_invalid_lists(given: dict[str, tuple[str, ...]], why: str) -> None:
+    assert why in config_error(**given)
 
 
 @pytest.mark.parametrize(
@@ -178,25 +178,25 @@ def test_lists_that_are_wrong(given: dict[str, tuple[str, ...]], why: str) -> No
     ],
 )
 def test_tolerations(word: str, made: dict[str, str]) -> None:
-    assert words.toleration(word) == made
+    assert validators.toleration(word) == made
 
 
 def test_secrets_are_named_and_never_quoted() -> None:
     options = Options(secret_ref=("HF_TOKEN=hub/token", "KEY=a.b/c_d.e"))
-    assert options.secret_places == {"HF_TOKEN": ("hub", "token"), "KEY": ("a.b", "c_d.e")}
+    assert options.secret_keys == {"HF_TOKEN": ("hub", "token"), "KEY": ("a.b", "c_d.e")}
     for wrong in ("canary-7f3a", "Hub/token", "hub/", "hub/a b"):
         with pytest.raises(ValidationError) as caught:
             Options(secret_ref=(f"HF_TOKEN={wrong}",))
         [error] = caught.value.errors()
         assert "HF_TOKEN=… is not of the form NAME=SECRET/KEY" in error["msg"]
         assert wrong not in error["msg"], "it may be the secret itself"
-    assert "is not the name of an environment variable" in refusal(secret_ref=("1A=hub/token",))
+    assert "is not the name of an environment variable" in config_error(secret_ref=("1A=hub/token",))
 
 
 @pytest.mark.parametrize(
     ("ttl", "seconds"), [("45s", 45), ("30m", 1800), ("12h", 43200), ("7d", 604800), ("never", None)]
 )
-def test_how_long_an_ended_job_stays(ttl: str, seconds: int | None) -> None:
+def test_ttl(ttl: str, seconds: int | None) -> None:
     assert Options(ttl=ttl).ttl_s == seconds
 
 
@@ -216,11 +216,11 @@ def test_how_long_an_ended_job_stays(ttl: str, seconds: int | None) -> None:
         ({"imgae": "x"}, "Extra inputs are not permitted"),
     ],
 )
-def test_other_values_that_are_wrong(given: dict[str, object], why: str) -> None:
-    assert why in refusal(**given)
+def test_other_invalid_values(given: dict[str, object], why: str) -> None:
+    assert why in config_error(**given)
 
 
-def test_the_command_lines_words_become_what_they_say() -> None:
+def test_values_of_the_command_line_are_converted() -> None:
     options = Options(
         rdma="yes",  # type: ignore[arg-type]
         network_policy="no",  # type: ignore[arg-type]
@@ -244,7 +244,7 @@ def test_a_resume_finds_them_as_they_were(tmp_path: Path, monkeypatch: pytest.Mo
     ("text", "why"),
     [
         ("[1]", "is not a mapping with metadata: and spec:"),
-        ("containers: []", "'containers' stands at the top of the pod patch"),
+        ("containers: []", "'containers' is a top-level key of the pod patch"),
         ("spec: {a: [", "is no YAML"),
         ("spec: {containers: [{image: x}]}", "an item of spec.containers in the pod patch has no name"),
         ("spec: {volumes: [x]}", "an item of spec.volumes in the pod patch has no name"),
@@ -255,22 +255,22 @@ def test_a_resume_finds_them_as_they_were(tmp_path: Path, monkeypatch: pytest.Mo
         ("spec: {$retainKeys: [a]}", "$patch: delete and $patch: replace are known"),
         (
             "spec: {containers: [{name: node, env: [{name: HF_TOKEN, value: canary}]}]}",
-            "hand it over with --secret-ref HF_TOKEN=SECRET/KEY",
+            "pass it with --secret-ref HF_TOKEN=SECRET/KEY",
         ),
     ],
 )
-def test_patches_that_cannot_be_used(tmp_path: Path, text: str, why: str) -> None:
+def test_invalid_patches(tmp_path: Path, text: str, why: str) -> None:
     patch = tmp_path / "patch.yaml"
     patch.write_text(text)
-    assert why in refusal(pod_patch=str(patch))
+    assert why in config_error(pod_patch=str(patch))
 
 
-def test_an_empty_patch_patches_nothing(tmp_path: Path) -> None:
+def test_an_empty_patch_changes_nothing(tmp_path: Path) -> None:
     patch = tmp_path / "patch.yaml"
     patch.touch()
     assert Options(pod_patch=str(patch)).pod_patch is None  # type: ignore[arg-type]
 
 
-def test_a_patch_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_patch_file(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
-    assert f"{path} cannot be read: No such file or directory" in refusal(pod_patch=str(path))
+    assert f"{path} cannot be read: No such file or directory" in config_error(pod_patch=str(path))

@@ -1,11 +1,11 @@
-"""The pod template, the same for every kind: what its containers have, and what --pod-patch makes of it."""
+"""The pod template of every kind: containers, volumes, security, --pod-patch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from kubernetes_plans import IMAGE, KINDS, asked, container, of_kind, pod, rendered, template
+from kubernetes_plans import IMAGE, KINDS, container, of_kind, options_with, pod, rendered, template
 from kubernetes_schemas import containers, pod_templates
 from slurm_stand_ins import Job
 
@@ -51,7 +51,7 @@ def test_every_container_has_requests_and_limits(job: Job, kind: str, device: st
 
 
 @every_kind
-def test_what_stands_around_the_pod(job: Job, kind: str) -> None:
+def test_the_pods_spec_around_the_container(job: Job, kind: str) -> None:
     found = pod(job(device="cuda"), kind=kind)
     expected = {
         "restartPolicy": "Never",
@@ -78,7 +78,7 @@ def test_what_stands_around_the_pod(job: Job, kind: str) -> None:
 
 
 @every_kind
-def test_labels_and_annotations_keep_others_away(job: Job, kind: str) -> None:
+def test_labels_and_annotations_disable_injection_and_eviction(job: Job, kind: str) -> None:
     metadata = template(job(), kind=kind, annotation=("k8s.v1.cni.cncf.io/networks=rdma",))["metadata"]
     labels = {
         "dist-train/run-id": "digits-1f",
@@ -117,7 +117,7 @@ def test_the_agent_is_pid_1(job: Job, kind: str) -> None:
         ("volcano", "metadata.annotations['scheduling.k8s.io/group-name']"),
     ],
 )
-def test_what_only_the_cluster_knows_of_a_pod(job: Job, kind: str, submission: str) -> None:
+def test_variables_from_pod_fields(job: Job, kind: str, submission: str) -> None:
     fields = {
         item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"]
         for item in container(job(), kind=kind)["env"]
@@ -151,7 +151,7 @@ def test_secrets_are_references(job: Job, kind: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("grace_s", "period"), [(30, 60), (0.5, 31), (299.5, 330)])
-def test_the_pod_lives_longer_than_the_grace(job: Job, grace_s: float, period: int) -> None:
+def test_the_pods_grace_is_longer_than_the_agents(job: Job, grace_s: float, period: int) -> None:
     assert pod(job(grace_s=grace_s))["terminationGracePeriodSeconds"] == period
 
 
@@ -191,7 +191,7 @@ def test_the_config_is_mounted_and_cannot_be_written(job: Job, kind: str) -> Non
 
 
 @every_kind
-def test_what_may_be_asked_for_besides(job: Job, kind: str) -> None:
+def test_further_options(job: Job, kind: str) -> None:
     spec = pod(
         job(),
         kind=kind,
@@ -262,8 +262,8 @@ def test_the_patch_comes_last_and_for_every_node(job: Job, kind: str, tmp_path: 
         assert spec["tolerations"] == [{"operator": "Exists"}]
         assert {"name": "data", "nfs": {"server": "s", "path": "/p"}} in spec["volumes"]
         [agent] = spec["containers"]
-        told = {item["name"]: item.get("value") for item in agent["env"]}
-        assert (told["NCCL_DEBUG"], told["USER"], told["HOME"]) == ("WARN", "me", "/tmp")
+        found = {item["name"]: item.get("value") for item in agent["env"]}
+        assert (found["NCCL_DEBUG"], found["USER"], found["HOME"]) == ("WARN", "me", "/tmp")
         assert {"name": "data", "mountPath": "/data"} in agent["volumeMounts"]
         assert part["metadata"]["annotations"]["mine"] == "1"
         assert "karpenter.sh/do-not-disrupt" not in part["metadata"]["annotations"]
@@ -277,4 +277,4 @@ def test_a_patch_of_a_config_file_is_the_mapping_itself(job: Job) -> None:
         "readOnlyRootFilesystem": False,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert asked(pod_patch=patch).pod_patch == patch
+    assert options_with(pod_patch=patch).pod_patch == patch

@@ -1,4 +1,4 @@
-"""Where a job is, cancelling it, and the same by TorchX's Runner: the launcher's verbs against real HTTP."""
+"""The launcher's verbs over real HTTP: state, cancel, and the same by TorchX's Runner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_stand_ins import Job
 
 from dist_train.errors import UnavailableError
 from dist_train.jobs import JobHandle
-from dist_train.jobs import pace as pace_module
+from dist_train.jobs import polling as pace_module
 from dist_train.rundir import RunDir
 from launchers.kubernetes import KubernetesLauncher
 
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestState:
-    def test_it_is_asked_ever_more_seldom(
+    def test_queries_become_less_frequent(
         self, api: Api, submitted: RunDir, launcher: KubernetesLauncher
     ) -> None:
         put(api, running("a", 0), running("b", 1))
@@ -45,30 +45,30 @@ class TestState:
         assert (found.phase, found.source, found.exit_code) == ("unknown", "API server", None)
         assert "boom" in found.detail
 
-    def test_for_a_list_of_runs_a_server_that_is_away_is_waited_for_once(
+    def test_for_a_list_of_runs_an_unreachable_server_is_tried_once(
         self, api: Api, submitted: RunDir, launcher: KubernetesLauncher, tmp_path: Path
     ) -> None:
         another = RunDir(tmp_path / "another")
         another.create()
         (another.control / "cluster.json").write_bytes((submitted.control / "cluster.json").read_bytes())
         api.answer("GET", ".*", 503, "away")
-        api.asked.clear()
+        api.requests.clear()
         for run, name in ((submitted, "digits"), (another, "other")):
             handle = JobHandle(f"kubernetes:job/default/{name}")
             assert launcher.state(handle, str(run.path)).phase == "unknown"
-        assert len(api.asked) == 1
+        assert len(api.requests) == 1
 
-    def test_a_handle_that_is_none(self, run: RunDir, launcher: KubernetesLauncher) -> None:
+    def test_an_invalid_handle(self, run: RunDir, launcher: KubernetesLauncher) -> None:
         found = launcher.state(JobHandle("kubernetes:4711"), str(run.path))
         assert (found.phase, found.source) == ("unknown", "handle")
 
-    def test_gone_without_a_word(self, api: Api, submitted: RunDir, launcher: KubernetesLauncher) -> None:
+    def test_gone_without_a_record(self, api: Api, submitted: RunDir, launcher: KubernetesLauncher) -> None:
         del api.objects[f"{JOBS}/digits"]
         found = launcher.state(DIGITS, str(submitted.path))
         assert (found.phase, found.exit_code) == ("stopped", None)
-        assert "how it ended stands on the run volume" in found.detail
+        assert "how it ended is recorded on the run volume" in found.detail
 
-    def test_expired_credentials_are_read_anew(
+    def test_expired_credentials_are_read_again(
         self,
         api: Api,
         submitted: RunDir,
@@ -79,14 +79,14 @@ class TestState:
         put(api, running("a", 0), running("b", 1))
         api.refuse("GET", ".*", 401, "Unauthorized")
         assert launcher.state(DIGITS, str(submitted.path)).phase == "unknown"
-        api.told.clear()
+        api.responses.clear()
         write_kubeconfig(tmp_path / "renewed", {"here": api.url}, token="n3w")
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "renewed"))
         time.sleep(0.1)
         assert launcher.state(DIGITS, str(submitted.path)).phase == "running"
-        assert api.asked[-1].token == "Bearer n3w"
+        assert api.requests[-1].token == "Bearer n3w"
 
-    def test_the_cluster_is_the_one_it_went_to(
+    def test_the_cluster_is_the_one_of_the_submission(
         self,
         api: Api,
         submitted: RunDir,
@@ -94,7 +94,7 @@ class TestState:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """`kubectl config use-context` in between must not make a living run look gone."""
+        """`kubectl config use-context` in between must not make a running job look deleted."""
         put(api, running("a", 0), running("b", 1))
         write_kubeconfig(tmp_path / "two", {"other": "http://127.0.0.1:1", "here": api.url})
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "two"))
@@ -106,7 +106,7 @@ class TestState:
 
 
 class TestCancel:
-    def test_everything_with_the_runs_label_goes(
+    def test_everything_with_the_runs_label_is_deleted(
         self, api: Api, submitted: RunDir, launcher: KubernetesLauncher
     ) -> None:
         put(api, running("a", 0), running("x", 0, run="another"))
@@ -153,7 +153,7 @@ class TestCancel:
         api.refuse("DELETE", ".*", 403, 'User "me" cannot delete resource "jobs"', "Forbidden")
         with pytest.raises(UnavailableError, match="no right to delete jobs") as caught:
             launcher.cancel(DIGITS, str(submitted.path))
-        assert caught.value.mend == "kubectl --context here auth can-i delete jobs.batch -n default"
+        assert caught.value.hint == "kubectl --context here auth can-i delete jobs.batch -n default"
         assert not (submitted.control / "cancel").exists()
 
     def test_pods_without_an_owner_that_one_may_not_delete_are_named(
@@ -165,9 +165,9 @@ class TestCancel:
         assert f"{JOBS}/digits" not in api.objects
         assert "Pod a is left: you have no right to delete pods" in capfd.readouterr().err
 
-    def test_a_server_that_is_away(self, api: Api, submitted: RunDir, launcher: KubernetesLauncher) -> None:
+    def test_an_unreachable_server(self, api: Api, submitted: RunDir, launcher: KubernetesLauncher) -> None:
         api.answer("GET", ".*", 503, "away")
-        with pytest.raises(UnavailableError, match="cannot be told"):
+        with pytest.raises(UnavailableError, match="the state of job digits is not known"):
             launcher.cancel(DIGITS, str(submitted.path))
 
     def test_anothers_object_of_the_same_name_stays(
@@ -187,7 +187,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_other_kind_is_submitted_looked_at_and_cancelled(
+def test_every_other_kind_is_submitted_queried_and_cancelled(
     api: Api, run: RunDir, job: Job, launcher: KubernetesLauncher, kind: str
 ) -> None:
     group, plurals = KINDS[kind]
@@ -215,7 +215,7 @@ def test_every_other_kind_is_submitted_looked_at_and_cancelled(
 
 
 class TestTorchX:
-    """The verbs are TorchX's: its own Runner gives the same answers."""
+    """TorchX's own Runner gives the same results."""
 
     def test_list_and_status_by_its_runner(
         self, api: Api, submitted: RunDir, launcher: KubernetesLauncher

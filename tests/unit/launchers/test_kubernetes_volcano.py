@@ -1,21 +1,21 @@
-"""The Volcano job: TorchX's own, and what is laid over it."""
+"""The Volcano job: TorchX's own, and our overlay."""
 
 from __future__ import annotations
 
 import warnings
 
 import pytest
-from kubernetes_plans import asked, rendered
+from kubernetes_plans import options_with, rendered
 from slurm_stand_ins import Job
 
 from launchers._kubernetes.manifest.app import app_of
 from launchers._kubernetes.manifest.volcano import torchx_resource
 
 
-def test_it_is_torchxs(job: Job) -> None:
-    """What TorchX says beside the pods is kept."""
+def test_it_is_rendered_by_torchx(job: Job) -> None:
+    """What TorchX renders besides the pods is kept."""
     spec = job(nodes=2)
-    theirs = torchx_resource(app_of(spec, asked(kind="volcano")), asked(queue="team"))["spec"]
+    theirs = torchx_resource(app_of(spec, options_with(kind="volcano")), options_with(queue="team"))["spec"]
     ours = rendered(spec, kind="volcano", queue="team")[-1]["spec"]
     for name in ("schedulerName", "queue", "plugins"):
         assert ours[name] == theirs[name]
@@ -41,8 +41,8 @@ def test_each_node_has_a_task_and_its_rank(job: Job) -> None:
     ranks = []
     for task in made["spec"]["tasks"]:
         [agent] = task["template"]["spec"]["containers"]
-        told = {item["name"]: item.get("value") for item in agent["env"]}
-        ranks.append((task["name"], told["DIST_TRAIN_NODE_RANK"]))
+        found = {item["name"]: item.get("value") for item in agent["env"]}
+        ranks.append((task["name"], found["DIST_TRAIN_NODE_RANK"]))
     assert ranks == [("trainer-0", "0"), ("trainer-1", "1"), ("trainer-2", "2")]
 
 
@@ -52,6 +52,7 @@ def test_the_gang_starts_and_restarts_together(job: Job) -> None:
     assert spec["maxRetry"] == 6, "Volcano gives up at its sixth restart: five are made"
     assert spec["policies"] == [
         {"exitCode": 2, "action": "TerminateJob"},
+        {"exitCode": 73, "action": "TerminateJob"},
         {"exitCode": 76, "action": "TerminateJob"},
         {"exitCode": 77, "action": "TerminateJob"},
         {"exitCode": 78, "action": "TerminateJob"},
@@ -67,7 +68,7 @@ def test_a_job_without_restarts(job: Job) -> None:
     assert rendered(job(max_restarts=0), kind="volcano")[-1]["spec"]["maxRetry"] == 1
 
 
-def test_the_overlay_takes_the_place_of_what_torchx_has_too_little_of(job: Job) -> None:
+def test_the_overlay_replaces_what_torchx_lacks(job: Job) -> None:
     spec = job(nodes=2, device="cuda", resources=(("mem", "64G"), ("cpus_per_gpu", "8")))
     made = rendered(spec, kind="volcano", resource=("rdma/ib=1",))[-1]
     for task in made["spec"]["tasks"]:

@@ -1,4 +1,4 @@
-"""Slurm's commands: bounded, in a known environment, and what they say in words of ours."""
+"""Slurm's commands: bounded, in a filtered environment, with errors of ours."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ import pytest
 from slurm_stand_ins import Commands
 
 from dist_train.errors import UnavailableError
-from launchers._slurm.client import Said, call, dropped_names, submit_environ, unreachable_error
+from launchers._slurm.slurm_client import (
+    CommandResult,
+    call,
+    dropped_variables,
+    submit_environ,
+    unreachable_error,
+)
 
 
-def said(stderr: str, code: int = 1) -> Said:
-    return Said("squeue", code, "", stderr)
+def said(stderr: str, code: int = 1) -> CommandResult:
+    return CommandResult("squeue", code, "", stderr)
 
 
-def test_what_a_command_says_comes_back(commands: Commands) -> None:
+def test_a_commands_output_is_returned(commands: Commands) -> None:
     commands.put("squeue", "printf '1|RUNNING'; printf 'warning\\n' >&2; exit 3")
     answer = call(["squeue", "-j", "1 2"])
     assert (answer.returncode, answer.stdout, answer.stderr) == (3, "1|RUNNING", "warning\n")
     assert commands.calls == ["squeue -j 1 2"]
 
 
-def test_bytes_that_are_no_text_do_no_harm(commands: Commands) -> None:
+def test_bytes_that_are_no_text_are_no_error(commands: Commands) -> None:
     commands.put("squeue", "printf '1|\\xff|'")
     assert call(["squeue"]).stdout == "1|�|"
 
 
-def test_a_missing_command_is_69_and_says_where_to_go(commands: Commands) -> None:
+def test_a_missing_command_is_69_with_a_hint(commands: Commands) -> None:
     with pytest.raises(UnavailableError, match="sbatch is not on this machine's PATH") as caught:
         call(["sbatch", "x"])
     assert "login node" in str(caught.value)
@@ -37,7 +43,7 @@ def test_a_missing_command_is_69_and_says_where_to_go(commands: Commands) -> Non
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller is pinged after 0.1 s without an answer, not after 2 s."""
-    monkeypatch.setattr("launchers._slurm.client._BEFORE_PING_S", 0.1)
+    monkeypatch.setattr("launchers._slurm.slurm_client._BEFORE_PING_S", 0.1)
 
 
 @pytest.mark.usefixtures("soon")
@@ -47,7 +53,7 @@ def test_a_command_that_does_not_answer_is_69(commands: Commands) -> None:
         call(["squeue"], timeout_s=0.3)
 
 
-def test_a_slurm_conf_that_is_not_there_is_said_at_once(
+def test_a_missing_slurm_conf_is_reported_at_once(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.put("squeue", "exit 0")
@@ -122,14 +128,14 @@ def test_no_token_of_the_login_shell_reaches_slurm(
         ("http_proxy", False),
     ],
 )
-def test_what_sbatch_may_see(name: str, kept: bool) -> None:
+def test_the_environment_of_sbatch(name: str, kept: bool) -> None:
     assert (name in submit_environ({name: "1"})) is kept
 
 
 def test_only_what_would_have_changed_the_job_is_named() -> None:
     seen = {"SBATCH_QOS": "x", "SLURM_JOB_ID": "1", "RANK": "0", "CUDA_VISIBLE_DEVICES": "0"}
     harmless = {"SLURM_CONF": "x", "GITHUB_TOKEN": "x", "PATH": "/bin", "EDITOR": "vi"}
-    assert dropped_names({**seen, **harmless}) == sorted(seen)
+    assert dropped_variables({**seen, **harmless}) == sorted(seen)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +180,13 @@ def test_a_job_that_slurm_does_not_know() -> None:
     assert not said("slurm_load_jobs error: Invalid job id specified", code=0).unknown_job
 
 
-def test_slurms_own_words_without_the_commands_name() -> None:
+def test_slurms_message_without_the_commands_name() -> None:
     text = "sbatch: error: Please name an account (-A)\nsbatch: error: Batch job submission failed: No\n\n"
-    assert said(text).words == "Please name an account (-A); Batch job submission failed: No"
-    assert said("  \n", code=7).words == "exit code 7, and no word"
+    assert said(text).message == "Please name an account (-A); Batch job submission failed: No"
+    assert said("  \n", code=7).message == "exit code 7, and no message"
 
 
-def test_an_unreachable_controller_is_said_as_such() -> None:
+def test_an_unreachable_controller_is_reported_as_such() -> None:
     error = unreachable_error(said("squeue: error: Unable to contact slurm controller (connect failure)"))
     assert error.exit_code == 69
     assert error.what == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from launchers._slurm.options import Options
+from launchers._slurm.slurm_options import Options
 
 
 def refusal(**given: object) -> str:
@@ -14,7 +14,7 @@ def refusal(**given: object) -> str:
     return str(caught.value)
 
 
-def test_nothing_is_asked_for_unless_it_is_given() -> None:
+def test_nothing_is_requested_unless_it_is_given() -> None:
     options = Options()
     assert (options.gpu_request, options.requeue) == ("gpus-per-node", "yes")
     asked = options.model_dump(exclude={"gpu_request", "requeue"})

@@ -1,4 +1,4 @@
-"""What Slurm's commands say of a job, over its versions; an answer, a job forgotten, and no answer."""
+"""Queries of a job over Slurm's versions: an answer, a forgotten job, and no answer."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import pytest
 from slurm_stand_ins import Commands
 
 from dist_train.jobs import JobHandle
-from launchers._slurm.queries import (
-    Answer,
-    Sighting,
+from launchers._slurm.slurm_queries import (
+    QueryAnswer,
+    SlurmJob,
     exit_code_of,
     job_and_cluster,
-    look,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    query_job,
 )
 
 JOB = JobHandle("slurm:12")
@@ -50,6 +50,10 @@ V25_05 = (
 )
 
 
+@pytest.mark.proves(
+    "The output of Slurm 21.08 to 25.05 is read",
+    limits="records written in those formats; only 22.05 was run",
+)
 @pytest.mark.parametrize(
     ("text", "state", "reason", "nodes", "restarts", "code"),
     [
@@ -78,14 +82,14 @@ def test_a_reason_with_blanks_in_it_is_read_whole(reason: str) -> None:
         assert found.reason == reason
 
 
-def test_scontrol_without_a_state_says_nothing() -> None:
+def test_scontrol_without_a_state_is_no_answer() -> None:
     assert parse_scontrol("") is None
     assert parse_scontrol("No jobs in the system\n") is None
 
 
 def test_squeue_with_and_without_the_clusters_header() -> None:
     line = "12|PENDING|ReqNodeNotAvail, UnavailableNodes:n1|n2|N/A\n"
-    found = Sighting("squeue", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", "n2")
+    found = SlurmJob("squeue", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", "n2")
     assert parse_squeue(line, "12") == parse_squeue(f"CLUSTER: c1\n{line}", "12") == found
 
 
@@ -95,7 +99,7 @@ def test_squeue_names_another_job_or_none() -> None:
     assert parse_squeue("", "12") is None
 
 
-def test_a_new_estimate_of_the_start_is_no_news() -> None:
+def test_a_new_estimate_of_the_start_is_no_change() -> None:
     one = parse_squeue("12|PENDING|Priority||2026-01-02T03:04:05\n", "12")
     two = parse_squeue("12|PENDING|Priority||2026-01-02T04:04:05\n", "12")
     assert one == two
@@ -105,7 +109,7 @@ def test_a_new_estimate_of_the_start_is_no_news() -> None:
 
 def test_of_a_requeued_job_sacct_has_several_lines_and_the_last_counts() -> None:
     text = "12|PREEMPTED|0:0|n1\n12|NODE_FAIL|1:0|n[1-2]\n12|CANCELLED by 1000|0:15|n3\n13|FAILED|1:0|n1\n"
-    assert parse_sacct(text, "12") == Sighting("sacct", "CANCELLED", nodes="n3", exit_code="0:15")
+    assert parse_sacct(text, "12") == SlurmJob("sacct", "CANCELLED", nodes="n3", exit_code="0:15")
     assert parse_sacct("", "12") is None
 
 
@@ -150,10 +154,10 @@ def test_a_handle_names_job_and_cluster(text: str, found: tuple[str, list[str]])
 
 
 @pytest.mark.parametrize(("handle", "where"), [("slurm:12", ""), ("slurm:12@c1", "-M c1 ")])
-def test_every_query_asks_the_jobs_own_cluster(commands: Commands, handle: str, where: str) -> None:
+def test_every_query_goes_to_the_jobs_own_cluster(commands: Commands, handle: str, where: str) -> None:
     for name in ("squeue", "scontrol", "sacct"):
         commands.refuses(name, UNKNOWN)
-    assert look(JobHandle(handle)) == Answer(None, forgotten=True)
+    assert query_job(JobHandle(handle)) == QueryAnswer(None, forgotten=True)
     assert commands.calls == [
         f"squeue {where}-h -t all -j 12 -o %i|%T|%r|%N|%S",
         f"scontrol {where}show job -o 12",
@@ -161,55 +165,55 @@ def test_every_query_asks_the_jobs_own_cluster(commands: Commands, handle: str, 
     ]
 
 
-def test_a_running_job_costs_one_question(commands: Commands) -> None:
+def test_a_running_job_costs_one_query(commands: Commands) -> None:
     commands.says("squeue", "12|RUNNING|None|n[1-2]|2026-01-02T03:04:05\n")
-    assert look(JOB).sighting == Sighting("squeue", "RUNNING", "None", "n[1-2]")
+    assert query_job(JOB).job == SlurmJob("squeue", "RUNNING", "None", "n[1-2]")
     assert len(commands.calls) == 1
 
 
-def test_of_one_that_waits_or_has_ended_scontrol_knows_more(commands: Commands) -> None:
+def test_for_a_pending_or_ended_job_scontrol_is_queried_too(commands: Commands) -> None:
     commands.says("squeue", "12|FAILED|NonZeroExitCode|n[1-2]|N/A\n")
     commands.says("scontrol", V25_05)
-    answer = look(JOB)
-    assert answer.sighting is not None
-    assert (answer.sighting.source, answer.sighting.exit_code) == ("scontrol", "41:0")
+    answer = query_job(JOB)
+    assert answer.job is not None
+    assert (answer.job.source, answer.job.exit_code) == ("scontrol", "41:0")
 
 
 @pytest.mark.parametrize("text", [DEAD, UNKNOWN, "scontrol: error: whatever"])
-def test_without_scontrol_squeues_word_stands(commands: Commands, text: str) -> None:
+def test_without_scontrol_squeues_answer_is_used(commands: Commands, text: str) -> None:
     commands.says("squeue", "12|PENDING|Priority||N/A\n")
     commands.refuses("scontrol", text)
-    assert look(JOB).sighting == Sighting("squeue", "PENDING", "Priority")
+    assert query_job(JOB).job == SlurmJob("squeue", "PENDING", "Priority")
 
 
 def test_after_min_job_age_sacct_knows(commands: Commands) -> None:
     commands.refuses("squeue", UNKNOWN)
     commands.refuses("scontrol", UNKNOWN)
     commands.says("sacct", "12|OUT_OF_MEMORY|0:125|n1\n")
-    assert look(JOB).sighting == Sighting("sacct", "OUT_OF_MEMORY", nodes="n1", exit_code="0:125")
+    assert query_job(JOB).job == SlurmJob("sacct", "OUT_OF_MEMORY", nodes="n1", exit_code="0:125")
 
 
 def test_some_versions_answer_an_unknown_job_with_nothing(commands: Commands) -> None:
     commands.says("squeue", "")
     commands.refuses("scontrol", UNKNOWN)
     commands.refuses("sacct", "sacct: error: Slurm accounting storage is disabled")
-    assert look(JOB) == Answer(None, forgotten=True)
+    assert query_job(JOB) == QueryAnswer(None, forgotten=True)
 
 
-def test_nobody_answered_says_who_said_what(commands: Commands) -> None:
+def test_no_answer_has_each_commands_error(commands: Commands) -> None:
     commands.refuses("squeue", DEAD)
-    answer = look(JOB)
-    assert (answer.sighting, answer.forgotten) == (None, False)
+    answer = query_job(JOB)
+    assert (answer.job, answer.forgotten) == (None, False)
     assert len(commands.calls) == 1, "scontrol would ask the same daemon"
-    assert answer.trouble == (
+    assert answer.error == (
         "squeue: slurm_load_jobs error: Unable to contact slurm controller (connect failure); "
         "sacct is not on this machine's PATH"
     )
 
 
-def test_an_empty_accounting_database_does_not_speak_for_a_dead_controller(commands: Commands) -> None:
+def test_an_empty_accounting_database_is_no_answer_for_a_dead_controller(commands: Commands) -> None:
     commands.refuses("squeue", DEAD)
     commands.says("sacct", "")
-    answer = look(JOB)
+    answer = query_job(JOB)
     assert not answer.forgotten
-    assert "sacct knows no such job" in answer.trouble
+    assert "sacct knows no such job" in answer.error

@@ -1,4 +1,4 @@
-"""The batch script at work: real bash, with stand-ins for srun and scontrol."""
+"""The batch script run by a real bash, with stand-ins for srun and scontrol."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from slurm_stand_ins import Commands, Job
 
 from dist_train.jobs import JobSpec
-from launchers._slurm.options import Options
-from launchers._slurm.script import render
+from launchers._slurm.batch_script import render
+from launchers._slurm.slurm_options import Options
 
 VERDICT = '"$DIST_TRAIN_RUN_DIR/control/verdict-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"'
 # As the real one: options first, then the step's words.
@@ -37,10 +37,10 @@ class Batch:
         """Begin the script in a session of its own."""
         script = self.spec.run_dir.parent / "job.sbatch"
         script.write_bytes(render(self.spec, Options(python=python)))
-        told = {"SLURM_JOB_ID": "7", **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
+        variables = {"SLURM_JOB_ID": "7", **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
         return subprocess.Popen(
             ["/bin/bash", str(script)],
-            env={"PATH": f"{self.commands.folder}:/usr/bin:/bin", **told},
+            env={"PATH": f"{self.commands.folder}:/usr/bin:/bin", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -55,13 +55,13 @@ class Batch:
         return subprocess.CompletedProcess("script", shell.returncode, out, err)
 
     def requeued(self) -> list[str]:
-        """What scontrol was asked for."""
+        """The calls of scontrol."""
         return [call for call in self.commands.calls if call.startswith("scontrol requeue")]
 
 
 @pytest.fixture
 def batch(commands: Commands, job: Job) -> Batch:
-    """One node; srun and scontrol end well until they are told otherwise."""
+    """One node; srun and scontrol end well unless a test says otherwise."""
     commands.put_all("exit 0")
     return Batch(commands, job())
 
@@ -78,6 +78,10 @@ def step(verdict: str | None, code: int) -> str:
     return f"{written}exit {code}"
 
 
+@pytest.mark.proves(
+    "The batch script ends with the code of the verdict, of a lost node, of a refused requeue",
+    limits="real bash; srun and scontrol are stand-ins",
+)
 @pytest.mark.parametrize(
     ("verdict", "srun", "code", "requeued"),
     [
@@ -97,6 +101,8 @@ def step(verdict: str | None, code: int) -> str:
         # Killed before node 0 could say anything: as lost as a node.
         (None, 137, 79, True),
         (None, 143, 79, True),
+        # An agent killed while the nodes gathered: node 0 only saw srun's stop of the step.
+        ("75", 137, 79, True),
         # A node that was found wrong says so itself, while node 0 only saw the stop.
         ("75", 78, 78, False),
         # Another node's own account of the attempt does not take the saved one away.
@@ -115,7 +121,7 @@ def test_the_scripts_code_and_who_is_requeued(
 
 
 @pytest.mark.parametrize("verdict", ["75", "79"])
-def test_a_refused_requeue_leaves_the_code_and_says_how_to_go_on(batch: Batch, verdict: str) -> None:
+def test_a_refused_requeue_keeps_the_code_and_prints_the_resume_command(batch: Batch, verdict: str) -> None:
     batch.commands.put("srun", step(verdict, 143))
     batch.commands.refuses("scontrol", "Requested operation is presently disabled for job 7")
     done = batch.run()
@@ -147,7 +153,7 @@ def test_a_verdict_of_another_start_is_not_this_ones(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_lost_without_a_word_it_is_started_again_as_often_as_restarts_are_allowed(
+def test_lost_without_a_verdict_it_is_requeued_as_often_as_restarts_are_allowed(
     batch: Batch, job: Job, allowed: int
 ) -> None:
     bounded = Batch(batch.commands, job(max_restarts=allowed))
@@ -196,15 +202,15 @@ SIGNALS = 1 << signal.SIGUSR2 - 1 | 1 << signal.SIGTERM - 1
 
 
 def masks(batch: Batch) -> dict[str, int]:
-    """SigBlk and SigIgn of the process that stands where python would."""
+    """SigBlk and SigIgn of the process in python's place."""
     batch.commands.put("srun", RUN_THE_STEP)
     batch.commands.put(
         "python3", f'echo "$*" > {batch.commands.folder}/argv; exec /bin/cat /proc/self/status'
     )
     done = batch.run(python="python3")
     assert done.returncode == 0, done.stderr
-    told = dict(line.split(":\t") for line in done.stdout.splitlines() if line.startswith("Sig"))
-    return {name: int(told[name], 16) & SIGNALS for name in ("SigBlk", "SigIgn")}
+    masks = dict(line.split(":\t") for line in done.stdout.splitlines() if line.startswith("Sig"))
+    return {name: int(masks[name], 16) & SIGNALS for name in ("SigBlk", "SigIgn")}
 
 
 def test_an_early_signal_waits_for_the_agent(batch: Batch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from dist_train.data.exact import ExactLoader
+from dist_train.data.exact_loader import ExactLoader
 from dist_train.datasets import digits
 from dist_train.errors import ConfigError
 from dist_train.models.convnet import ConvNet
@@ -21,7 +21,7 @@ def test_convnet_gives_one_logit_per_class(batch_norm: bool) -> None:
     assert any("running_mean" in name for name, _ in model.named_buffers()) is batch_norm
 
 
-def test_convnet_takes_other_sizes_and_names_one_that_does_not_fit() -> None:
+def test_convnet_takes_other_sizes_and_refuses_a_mismatch() -> None:
     model = ConvNet(width=4, image_size=28, channels=3)
     assert model(torch.zeros(2, 3, 28, 28)).shape == (2, 10)
     with pytest.raises(ConfigError, match="images of 8 pixels a side in a ConvNet for 28") as caught:
@@ -66,7 +66,7 @@ def test_convnet_learns_the_digits_in_a_few_epochs() -> None:
     assert accuracy > 0.93
 
 
-def test_the_transformer_sees_no_later_token() -> None:
+def test_the_transformer_is_causal() -> None:
     torch.manual_seed(0)
     model = ByteTransformer(context=12).eval()
     tokens = torch.randint(0, 256, (2, 12))
@@ -86,7 +86,7 @@ def test_embedding_and_head_are_one_parameter_under_two_names() -> None:
     assert "head.weight" not in dict(model.named_parameters())
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_dropout_is_active_in_training_only() -> None:
     torch.manual_seed(0)
     model = ByteTransformer(dropout=0.5)
     tokens = torch.randint(0, 256, (1, 8))

@@ -1,4 +1,4 @@
-"""TensorBoard reads what the sink writes, also after restarts; a missing package is said before the start."""
+"""TensorBoard reads what the sink writes, also after restarts; a missing package is an early error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dist_train import registry
 from dist_train.errors import ConfigError
 from dist_train.observability import tensorboard
 from dist_train.observability.sink import SinkContext
-from dist_train.observability.sinks import Sinks
+from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.rundir.directory import RunDir
 
 
@@ -22,8 +22,8 @@ def record(step: int, kind: str = "train", **more: Any) -> dict[str, Any]:
     return {"kind": kind, **plain, "metrics": {"accuracy": 0.75}, **more}
 
 
-def told(run: RunDir, *records: dict[str, Any], close: bool = True) -> None:
-    sinks = Sinks.open(["tensorboard"], SinkContext(run))
+def write(run: RunDir, *records: dict[str, Any], close: bool = True) -> None:
+    sinks = SinkFanout.open(["tensorboard"], SinkContext(run))
     for one in records:
         sinks.record(one)
     sinks.flush()
@@ -44,7 +44,7 @@ def curves(run: RunDir) -> dict[str, list[tuple[int, float]]]:
 
 def test_every_number_of_a_record_is_a_curve_by_kind(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    told(run, record(1, step_s=0.5, memory_rank=3, note="x"), record(2), record(2, kind="eval"))
+    write(run, record(1, step_s=0.5, memory_rank=3, note="x"), record(2), record(2, kind="eval"))
     found = curves(run)
     assert found["train/loss"] == [(1, 1.0), (2, 0.5)]
     assert found["train/accuracy"] == [(1, 0.75), (2, 0.75)]
@@ -53,16 +53,16 @@ def test_every_number_of_a_record_is_a_curve_by_kind(tmp_path: Path) -> None:
     assert not {tag for tag in found if tag.endswith(("/step", "/total_steps", "/memory_rank", "/note"))}
 
 
-def test_steps_that_a_restart_does_again_are_there_once(tmp_path: Path) -> None:
+def test_steps_that_a_restart_runs_again_are_there_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    told(run, record(10), record(20), record(30), record(33, kind="eval"), record(40), close=False)
-    told(run, record(30, loss=7.0), record(33, kind="eval", loss=8.0), record(40, loss=9.0), record(50))
+    write(run, record(10), record(20), record(30), record(33, kind="eval"), record(40), close=False)
+    write(run, record(30, loss=7.0), record(33, kind="eval", loss=8.0), record(40, loss=9.0), record(50))
     found = curves(run)
     assert found["train/loss"] == [(10, 0.1), (20, 0.05), (30, 7.0), (40, 9.0), (50, 0.02)]
     assert found["eval/loss"] == [(33, 8.0)]
 
 
-def test_whoever_looks_on_sees_each_record_at_once(tmp_path: Path) -> None:
+def test_a_reader_sees_each_record_at_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     sink = tensorboard.TensorBoardSink(SinkContext(run))
     sink.record(record(1))
@@ -70,18 +70,34 @@ def test_whoever_looks_on_sees_each_record_at_once(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_a_run_without_a_directory_tells_nothing() -> None:
-    sinks = Sinks.open(["tensorboard"], SinkContext())
+def test_flush_s_keeps_records_back_until_it_is_over_or_a_flush(tmp_path: Path) -> None:
+    run, now = RunDir(tmp_path), [100.0]
+    options = tensorboard.TensorBoardOptions(flush_s=10)
+    sink = tensorboard.TensorBoardSink(SinkContext(run), options, clock=lambda: now[0])
+    sink.record(record(1))
+    sink.record(record(2))
+    assert [step for step, _ in curves(run)["train/loss"]] == [1]
+    now[0] += 10.0
+    sink.record(record(3))
+    assert [step for step, _ in curves(run)["train/loss"]] == [1, 2, 3]
+    sink.record(record(4))
+    sink.flush()
+    assert [step for step, _ in curves(run)["train/loss"]] == [1, 2, 3, 4]
+    sink.close()
+
+
+def test_a_run_without_a_directory_writes_nothing() -> None:
+    sinks = SinkFanout.open(["tensorboard"], SinkContext())
     sinks.record(record(1))
     sinks.close()
 
 
-def test_without_the_package_opening_says_what_to_install(
+def test_without_the_package_the_error_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
     with pytest.raises(ConfigError, match="the sink tensorboard needs the package tensorboard") as caught:
-        told(RunDir(tmp_path), record(1))
+        write(RunDir(tmp_path), record(1))
     assert "pip install 'dist-train[tensorboard]'" in str(caught.value)
     assert caught.value.exit_code == 78
 

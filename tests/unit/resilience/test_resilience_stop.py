@@ -1,4 +1,4 @@
-"""Stopping: one rank's flag becomes everybody's decision at the same step."""
+"""Stopping: one rank's flag stops all ranks at the same step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dist_train as dt
-from dist_train.distributed.control import Control
+from dist_train.distributed.control_group import Control
 from dist_train.env import ATTEMPT, NNODES, NODE_RANK, RUN_ID, STOP_FILE
 from dist_train.resilience.stop import StopFlag, StopVote
 
@@ -28,21 +28,21 @@ def test_the_flag_follows_its_file_and_a_missing_file_means_go_on(tmp_path: Path
     assert flag.read() == 1
 
 
-def test_signals_count_from_the_first_asking_and_the_second_one_insists() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+def test_signals_count_from_the_first_vote_and_a_second_one_is_passed_on() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: received.append(number))
     flag = StopFlag()
     vote = StopVote(Control(), flag)
     try:
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert heard == [signal.SIGUSR2], "nobody has asked yet: the signal does what it did before"
+        assert received == [signal.SIGUSR2], "no vote yet: the signal goes to the handler of before"
         assert not vote.agreed()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert len(heard) == 1
+        assert len(received) == 1
         assert vote.agreed(step=7)
         assert vote.agreed(), "for good"
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert len(heard) == 2
+        assert len(received) == 2
     finally:
         flag.close()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -57,7 +57,7 @@ class _Clock:
 
 
 def _votes(step_s: float, steps: int, every: int | None = None) -> list[int]:
-    """At which askings a vote is taken when a step lasts step_s seconds."""
+    """At which calls a vote is taken when a step lasts step_s seconds."""
     clock = _Clock()
     vote = StopVote(Control(), StopFlag(Path("/nonexistent")), every, clock)
     found = []
@@ -76,7 +76,7 @@ def test_votes_come_about_twice_a_second_and_at_least_every_16_steps() -> None:
     assert _votes(0.05, 30, every=9) == [0, 9, 18, 27]
 
 
-def test_a_slow_step_makes_votes_frequent_at_once_and_rare_again_by_and_by() -> None:
+def test_a_slow_step_makes_votes_frequent_at_once_and_gradually_rare_again() -> None:
     clock = _Clock()
     vote = StopVote(Control(), StopFlag(Path("/nonexistent")), None, clock)
     places = []
@@ -89,7 +89,7 @@ def test_a_slow_step_makes_votes_frequent_at_once_and_rare_again_by_and_by() -> 
 
 
 def test_prefetched_batches_do_not_make_a_stop_of_slow_steps_late() -> None:
-    """Seen on Slurm: three quick steps put the next vote 100 slow steps off, and the grace ran out."""
+    """Seen on Slurm: three quick steps put the next vote 100 slow steps later, and the grace ran out."""
     clock = _Clock()
     vote = StopVote(Control(), StopFlag(Path("/nonexistent")), None, clock)
     waits, waited_s = [], 0.0

@@ -1,4 +1,4 @@
-"""The directory itself: private, attempts numbered by an exclusive mkdir, free names taken once."""
+"""The run directory: mode 0700, attempts numbered by an exclusive mkdir, each free name taken once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
+from dist_train.rundir.committed_steps import committed_steps, newest_step
 from dist_train.rundir.directory import take_free_name
-from dist_train.rundir.progress import committed_steps, newest_step
 from dist_train.rundir.records import write_json_atomic
 
 
-def test_it_is_private_and_made_twice_without_harm(tmp_path: Path) -> None:
+def test_it_is_private_and_can_be_created_twice(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "deep" / "run")
     run.create()
     run.create()
@@ -42,7 +42,7 @@ def test_a_stray_file_among_attempts_does_not_matter(tmp_path: Path) -> None:
     assert [run.begin_attempt(), run.begin_attempt()] == [0, 1]
 
 
-def test_free_names_are_taken_once_each(tmp_path: Path) -> None:
+def test_each_free_name_is_taken_once(tmp_path: Path) -> None:
     (tmp_path / "runs" / "digits-2").mkdir(parents=True)
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: take_free_name(tmp_path / "runs", "digits").name, range(16)))
@@ -50,7 +50,7 @@ def test_free_names_are_taken_once_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["a-file/run", "a-file"])
-def test_a_place_that_cannot_be_written_is_a_config_error(tmp_path: Path, place: str) -> None:
+def test_an_unwritable_place_is_a_config_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "a-file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: (Not a directory|File exists)") as caught:
         RunDir(tmp_path / place).create()

@@ -1,4 +1,4 @@
-"""failure.json, result.json and what a person reads of them."""
+"""failure.json and result.json, their text, and the stop file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dist_train.rundir import RunDir
-from dist_train.rundir.board import NO_STEP, Board, Slot
 from dist_train.rundir.failure import Failure, read_failure, write_failure
-from dist_train.rundir.report import guilty_name, render_failure, render_result
+from dist_train.rundir.outcome_text import render_failure, render_result, root_cause_name
 from dist_train.rundir.result import Result, read_result, write_result
+from dist_train.rundir.stop_file import NO_STEP, Slot, StopFile
 
 FAILURE = Failure(
     "rank",
@@ -28,7 +28,7 @@ FAILURE = Failure(
     line=12,
     log="runs/a/logs/rank-3.log",
     log_tail=("Traceback", "", "ValueError: bad batch"),
-    victims=(0, 1, 2),
+    secondary_failures=(0, 1, 2),
     next=("dist-train resume a",),
     attempt=2,
     step=40,
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> RunDir:
     return made
 
 
-def test_a_failure_reads_back_equal_and_is_called_class_in_json(run: RunDir) -> None:
+def test_a_failure_reads_back_equal_and_its_class_has_the_key_class(run: RunDir) -> None:
     assert read_failure(run) is None
     write_failure(run, FAILURE)
     assert read_failure(run) == FAILURE
@@ -52,44 +52,44 @@ def test_a_failure_reads_back_equal_and_is_called_class_in_json(run: RunDir) -> 
     assert "cls" not in record
 
 
-def test_keys_of_later_versions_do_not_matter(run: RunDir) -> None:
+def test_keys_of_later_versions_are_ignored(run: RunDir) -> None:
     assert Failure.from_record({**FAILURE.to_record(), "mood": "bad"}) == FAILURE
     write_result(run, RESULT)
     run.result.write_text(json.dumps({**json.loads(run.result.read_text()), "mood": "good"}))
     assert read_result(run) == RESULT
 
 
-def test_the_block_begins_with_the_guilty_and_ends_with_what_to_do() -> None:
+def test_the_failure_block_begins_with_the_root_cause_and_ends_with_what_to_run() -> None:
     lines = render_failure(FAILURE, 1).splitlines()
     assert lines[1] == "FAILED: rank 3 (node 1, local rank 1) on n1, pid 77: ValueError: bad batch"
     assert "  at      train.py:12" in lines
-    assert "  where   attempt 2, step 40, exit code 1" in lines
-    assert "  victims ranks 0, 1, 2 ended because of it" in lines
+    assert "  where   attempt 3, step 40, exit code 1" in lines
+    assert "  also    ranks 0-2 ended because of it (secondary failures)" in lines
     assert lines[-2] == "  next    dist-train resume a"
     assert "  │ Traceback" in lines
 
 
-def test_a_lost_node_and_a_nameless_failure_have_words() -> None:
-    assert guilty_name(Failure("dist-train", "node_lost", node_rank=2, host="n2")) == "node 2 on n2"
-    assert guilty_name(Failure("dist-train", "rendezvous")) == "the job"
-    assert "victims" not in render_failure(Failure("dist-train", "rendezvous", message="x"), 69)
+def test_the_name_of_a_lost_node_and_of_a_failure_without_a_rank() -> None:
+    assert root_cause_name(Failure("dist-train", "node_lost", node_rank=2, host="n2")) == "node 2 on n2"
+    assert root_cause_name(Failure("dist-train", "rendezvous")) == "the job"
+    assert "secondary failures" not in render_failure(Failure("dist-train", "rendezvous", message="x"), 69)
 
 
-def test_the_table_of_a_good_run() -> None:
+def test_the_table_of_a_finished_run() -> None:
     text = render_result(Path("runs/a"), RESULT)
     for word in ("0.9800", "230 in 10 epochs, 4 ranks", "abababababababab", "dist-train status runs/a"):
         assert word in text
 
 
-def test_the_board_is_shared_between_agent_and_ranks(tmp_path: Path) -> None:
-    agent = Board.create(tmp_path / "board", 2)
-    rank = Board.open(tmp_path / "board")
+def test_the_stop_file_is_shared_between_agent_and_ranks(tmp_path: Path) -> None:
+    agent = StopFile.create(tmp_path / "board-node-0", 2)
+    rank = StopFile.open(tmp_path / "board-node-0")
     assert (rank.stop, rank.read(1)) == (0, Slot(0, NO_STEP, 0))
     agent.stop = 1
     rank.write(1, Slot(4711, 12, 99))
     assert rank.stop == 1
     assert (agent.read(0), agent.read(1)) == (Slot(0, NO_STEP, 0), Slot(4711, 12, 99))
-    Board.create(tmp_path / "board", 2)
-    assert Board.open(tmp_path / "board").stop == 0
+    StopFile.create(tmp_path / "board-node-0", 2)
+    assert StopFile.open(tmp_path / "board-node-0").stop == 0
     rank.close()
     agent.close()

@@ -1,4 +1,4 @@
-"""Records: atomic where whole, torn lines skipped and never swallowed."""
+"""Records: atomic JSON files; files of lines whose torn lines are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dist_train.rundir import RunDir, records
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import (
-    Appended,
+    FileTail,
     append_line,
     read_json,
     read_lines,
@@ -22,17 +22,17 @@ from dist_train.rundir.records import (
 )
 
 
-def test_a_file_that_grows_is_read_once(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    grows = Appended(path)
-    assert grows.look() == []
+    tail = FileTail(path)
+    assert tail.read_new() == []
     path.write_bytes(b"one\ntwo\nthr")
-    assert grows.look() == [b"one", b"two"]
-    assert grows.look() == []
+    assert tail.read_new() == [b"one", b"two"]
+    assert tail.read_new() == []
     with path.open("ab") as file:
         file.write(b"ee\n")
-    assert grows.look() == [b"three"]
-    assert Appended(path, tail=8).look() == [b"o", b"three"], "of a long one only the end"
+    assert tail.read_new() == [b"three"]
+    assert FileTail(path, tail=8).read_new() == [b"o", b"three"], "of a long one only the end"
 
 
 def test_a_json_record_carries_version_and_time(tmp_path: Path) -> None:
@@ -45,9 +45,7 @@ def test_a_json_record_carries_version_and_time(tmp_path: Path) -> None:
     assert read_json(tmp_path / "absent.json") is None
 
 
-def test_a_write_that_fails_leaves_the_old_record_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_only_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.json"
     write_bytes_atomic(path, b"old")
 
@@ -81,7 +79,7 @@ def test_a_reader_sees_the_old_record_or_the_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b'{"n": 9', b'{"n": 9, "t": "\xc3', b"\x00\x00\x00", b'"text"', b"[1]"])
-def test_a_torn_line_is_skipped_and_swallows_no_later_one(tmp_path: Path, torn: bytes) -> None:
+def test_a_torn_line_is_skipped_and_damages_no_later_one(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "lines.jsonl"
     append_line(path, {"n": 1})
     with path.open("ab") as file:

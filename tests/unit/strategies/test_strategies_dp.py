@@ -1,5 +1,5 @@
-"""Strategy dp: how it cuts a batch, what it refuses. No GPU here: the devices are all the CPU, and torch's
-copying of modules between GPUs is replaced by a stand-in that runs the parts one after the other."""
+"""Strategy dp: how it splits a batch, what it refuses. No GPU here: all devices are the CPU, and torch's
+replication of modules is replaced by a fake that runs the parts one after the other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from torch import nn
 
 import dist_train as dt
 from dist_train.errors import ConfigError
-from dist_train.strategies.chunks import chunk_sizes
-from dist_train.strategies.data_parallel import BalancedDataParallel
 from dist_train.strategies.dp import STRATEGY, DpOptions, advice, device_ids
 from dist_train.strategies.prepare import load_strategy
+from dist_train.strategies.torch_data_parallel import BalancedDataParallel, chunk_sizes
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ from dist_train.strategies.prepare import load_strategy
         (10, 4, None, (2, 3, 3, 2)),
         (10, 4, 1, (1, 3, 3, 3)),
         (64, 4, 40, (16, 16, 16, 16)),  # never more than the others
-        (3, 4, None, (1, 1, 1)),  # fewer samples than devices: some have nothing to do
+        (3, 4, None, (1, 1, 1)),  # fewer samples than devices: some get none
         (2, 8, 1, (1, 1)),
         (1, 4, None, (1,)),
         (0, 4, None, (0,)),
@@ -72,7 +71,7 @@ def pretend_parallel(
 
 
 class Sized(nn.Module):
-    """Writes down how many samples each part had."""
+    """Records the number of samples of each part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,19 +114,19 @@ class Loss(nn.Module):
         return x.mean()
 
 
-def test_a_mean_inside_the_model_over_unlike_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mean_inside_the_model_over_uneven_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"one number per device, for \(1, 3\) samples"):
         pretend_parallel(Loss(), 2, monkeypatch, first=1)(torch.zeros(4, 3))
 
 
-def test_unwrap_knows_data_parallel() -> None:
+def test_unwrap_of_data_parallel() -> None:
     model = nn.Linear(2, 2)
     assert dt.unwrap(nn.DataParallel(model)) is model
     with dt.init(device="cpu"), pytest.raises(ConfigError, match="wrapped already"):
         dt.prepare(nn.DataParallel(model))
 
 
-def test_without_a_gpu_the_model_runs_as_it_is_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_gpu_the_model_runs_unwrapped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with dt.init(device="cpu"):
         model = nn.Linear(2, 2)
         assert dt.prepare(model, "dp", first_device_batch=2) is model
@@ -143,7 +142,7 @@ def test_without_a_gpu_the_model_runs_as_it_is_and_that_is_said(caplog: pytest.L
         ({"device_ids": [2, 0]}, "begins with 2, and this process computes on cuda:0"),
     ],
 )
-def test_devices_that_cannot_be(options: dict[str, Any], words: str) -> None:
+def test_wrong_devices_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         device_ids(DpOptions(**options), own=0, visible=4)
 
@@ -153,16 +152,16 @@ def test_devices() -> None:
     assert device_ids(DpOptions(device_ids=(0, 3), output_device=3), own=0, visible=4) == (0, 3)
 
 
-def test_several_ranks_are_refused_with_both_ways_out() -> None:
+def test_several_ranks_are_refused_with_a_hint_for_both_alternatives() -> None:
     run: Any = SimpleNamespace(
         world_size=4, info=SimpleNamespace(local_world_size=4), device=torch.device("cpu")
     )
     with pytest.raises(ConfigError) as raised:
         STRATEGY.wrap(nn.Linear(1, 1), run, DpOptions())
     assert raised.value.what == "strategy 'dp' cannot train on 4 ranks"
-    assert raised.value.mend is not None
-    assert "--gpus-per-node 1 --gpus 0,1,2,3" in raised.value.mend
-    assert "strategy 'ddp'" in raised.value.mend
+    assert raised.value.hint is not None
+    assert "--gpus-per-node 1 --gpus 0,1,2,3" in raised.value.hint
+    assert "strategy 'ddp'" in raised.value.hint
 
 
 def test_on_gpus_it_is_wrapped_with_one_line_of_advice(

@@ -1,4 +1,4 @@
-"""What dt.prepare gives back, and what it refuses."""
+"""What dt.prepare returns, and what it refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_prepare_needs_a_run() -> None:
         dt.prepare(nn.Linear(2, 2))
 
 
-def test_one_process_gets_its_model_back_and_options_are_still_checked() -> None:
+def test_one_process_gets_its_model_unwrapped_and_options_are_still_checked() -> None:
     with dt.init(device="cpu"):
         model = nn.Linear(2, 2)
         assert dt.prepare(model, static_graph=True) is model

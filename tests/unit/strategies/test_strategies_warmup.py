@@ -1,4 +1,4 @@
-"""A run interrupted at three ranks gives the bits of one that was not, thanks to a throw-away step."""
+"""A run interrupted at three ranks has the bits of one that was not, owing to the discarded step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import dist_train as dt
-from dist_train.errors import ConfigError
 from dist_train.strategies.warmup import WarmUpOnFirstBatch, warm_up
 
 pytestmark = pytest.mark.multiprocess
@@ -71,25 +70,25 @@ def test_interrupted_equals_undisturbed_at_three_ranks(
     ranks(3, _train, 0, 3, f"{tmp_path}/b.pt", warm, options)
     resumed = ranks(3, _train, 3, 6, f"{tmp_path}/b.pt", warm, options)
     assert len(set(straight)) == len(set(resumed)) == 1, "ranks agree among themselves"
-    # Without the throw-away step the bits do differ, which is why it is there.
+    # Without the discarded step the bits differ.
     assert (resumed == straight) is (warm != "never")
 
 
-def test_the_throw_away_step_leaves_no_trace(ranks: Any) -> None:
+def test_the_discarded_step_changes_no_state(ranks: Any) -> None:
     def trace(meeting: str) -> bool:
         with dt.init(seed=0, device="cpu", init_method=meeting, timeout_s=20):
             plain = _model(8)
             model = dt.prepare(plain)
             buffers = {name: value.clone() for name, value in plain.named_buffers()}
-            streams = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[union-attr]
+            rng_state = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[union-attr]
             batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
             with model.no_sync():  # type: ignore[operator]  # the first micro-batch of a step
                 assert warm_up(model, lambda: model(batch.detach()).sum().backward())
             assert not warm_up(model, pytest.fail), "once is enough"
             assert all(p.grad is None for p in model.parameters())
             assert batch.grad is None
-            assert torch.equal(streams[0], torch.get_rng_state())
-            assert (random.getstate(), np.random.get_state()[1].tolist()) == streams[1:]  # type: ignore[union-attr]
+            assert torch.equal(rng_state[0], torch.get_rng_state())
+            assert (random.getstate(), np.random.get_state()[1].tolist()) == rng_state[1:]  # type: ignore[union-attr]
             return all(torch.equal(buffers[name], value) for name, value in plain.named_buffers())
 
     assert ranks(2, trace) == [True, True]
@@ -116,26 +115,61 @@ def test_the_first_batch_is_copied_and_evaluation_does_not_count_as_first(ranks:
             model.train()
             batch = torch.zeros(2)
             model(x=batch)["y"][0].sum().backward()
-            assert inner.calls == 3
+            assert inner.calls == 2
             return [float(batch.sum()), float(inner.scale.grad)]
 
     assert ranks(2, first) == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_an_output_that_hides_its_tensors_is_refused_at_the_first_batch(ranks: Any) -> None:
+def test_an_output_object_of_its_own_is_trained(ranks: Any) -> None:
     class Hidden:
         def __init__(self, y: torch.Tensor) -> None:
-            self.y = y
+            self.parts = [self, {"y": torch.distributions.Normal(y, 1.0)}]
 
     class Hides(nn.Linear):
         def forward(self, x: torch.Tensor) -> Any:
             return (Hidden(super().forward(x)), x)
 
-    def refuse(meeting: str) -> bool:
+    def train(meeting: str) -> bool:
         with dt.init(seed=0, device="cpu", init_method=meeting, timeout_s=20):
             model = dt.prepare(Hides(2, 2))
-            with pytest.raises(ConfigError, match="Hides returns a Hidden that hides tensors"):
-                model(torch.zeros(1, 2))
+            model(torch.ones(1, 2))[0].parts[1]["y"].mean.sum().backward()
+            assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
         return True
 
-    assert ranks(2, refuse) == [True, True]
+    assert ranks(2, train) == [True, True]
+
+
+class _Counts(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.calls, self.seen, self.backwards = 0, [0], 0
+        self.total = torch.zeros(())
+        self.register_full_backward_hook(self._count)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.total += 1
+        self.cached = getattr(self, "cached", 0) + 1
+        return super().forward(x)
+
+    def _count(self, *args: Any) -> None:
+        self.backwards += 1
+
+
+def test_counters_and_hooks_of_gradients_see_the_first_batch_once(ranks: Any) -> None:
+    """An optimizer in a hook would apply the discarded gradient."""
+
+    def first(meeting: str) -> list[Any]:
+        with dt.init(seed=0, device="cpu", init_method=meeting, timeout_s=20):
+            model = dt.prepare(_Counts())
+            inner: Any = dt.unwrap(model)
+            fired = []
+            inner.weight.register_hook(lambda grad: fired.append("grad"))
+            inner.weight.register_post_accumulate_grad_hook(lambda parameter: fired.append("added"))
+            model(torch.ones(1, 2)).sum().backward()
+            state = [inner.calls, inner.seen, float(inner.total), inner.cached]
+            return [*state, inner.backwards, fired]
+
+    assert ranks(2, first) == [[1, [0, 1], 1.0, 1, 1, ["grad", "added"]]] * 2

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from dist_train import registry
 from dist_train.errors import ConfigError
 from dist_train.jobs import JobHandle, JobSpec, JobState, Plan
-from dist_train.testing.contracts import launcher as contract
-from dist_train.testing.contracts import strategy as strategies
+from dist_train.testing.contracts import launcher_contract as contract
+from dist_train.testing.contracts import strategy_contract as strategies
 from dist_train.testing.contracts.rules import check_options, check_registered
 
 LOCAL: Any = registry.load("launchers", "local")
@@ -24,7 +24,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Wrapper:
+class Wrapper(type(LOCAL)):  # type: ignore[misc]
     """The local launcher, with one thing changed by each test."""
 
     name = "local"
@@ -99,7 +99,7 @@ class DropsVariables(Wrapper):
 )
 def test_words_that_do_not_come_through(launcher: Any, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
-        contract.check_hostile_words(launcher, Options())
+        contract.check_hostile_texts(launcher, Options())
 
 
 def test_a_launcher_may_refuse_a_path_that_its_script_cannot_hold() -> None:
@@ -109,7 +109,7 @@ def test_a_launcher_may_refuse_a_path_that_its_script_cannot_hold() -> None:
                 raise ConfigError(f"the run directory {spec.run_dir} has a line break in its name")
             return super().plan(spec, options)
 
-    contract.check_hostile_words(Refuses(), Options())  # type: ignore[arg-type]
+    contract.check_hostile_texts(Refuses(), Options())  # type: ignore[arg-type]
 
 
 class Manifests(Wrapper):
@@ -132,11 +132,11 @@ class Manifests(Wrapper):
 
 
 def test_manifests_are_read_as_their_containers_get_them_and_runs_may_lie_elsewhere() -> None:
-    contract.check_hostile_words(Manifests(), Options())  # type: ignore[arg-type]
+    contract.check_hostile_texts(Manifests(), Options())  # type: ignore[arg-type]
     raw = Manifests()
     raw.doubled = False
     with pytest.raises(AssertionError, match="shell: the argument"):
-        contract.check_hostile_words(raw, Options())  # type: ignore[arg-type]
+        contract.check_hostile_texts(raw, Options())  # type: ignore[arg-type]
 
 
 def test_options_without_which_there_is_no_plan() -> None:

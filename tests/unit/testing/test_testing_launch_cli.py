@@ -1,4 +1,4 @@
-"""launch_cli: what a command answers."""
+"""launch_cli: exit code and output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from dist_train.testing import launch_cli
 
 
-def test_code_and_words(tmp_path: Path) -> None:
+def test_exit_code_and_output(tmp_path: Path) -> None:
     version = launch_cli(["--version"], tmp_path)
     assert (version.code, version.stderr) == (0, "")
     assert version.stdout.startswith("dist-train, version ")

@@ -1,4 +1,4 @@
-"""run_ranks: values in rank order, every rank's traceback, a deadline with stacks, nothing left over."""
+"""run_ranks: values in rank order, every rank's traceback, a deadline with stacks, no processes left."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def add_up() -> int:
         return int(run.control.sum([float(run.rank)])[0]) * 10 + run.rank
 
 
-def test_ranks_meet_by_dt_init_and_answer_in_order() -> None:
+def test_dt_init_works_and_values_are_in_rank_order() -> None:
     assert run_ranks(add_up, 3) == [30, 31, 32]
 
 
-def test_ranks_meet_by_plain_torch_too() -> None:
+def test_plain_init_process_group_works() -> None:
     def rank() -> float:
         import torch
         import torch.distributed as torch_dist
@@ -52,7 +52,7 @@ def test_an_open_run_is_closed() -> None:
     assert run_ranks(leave_it_open, 2) == [2, 2]
 
 
-def test_every_failing_rank_is_told_with_its_traceback() -> None:
+def test_every_failed_rank_is_reported_with_its_traceback() -> None:
     def fail() -> None:
         rank = int(os.environ["RANK"])
         if rank != 1:
@@ -66,7 +66,7 @@ def test_every_failing_rank_is_told_with_its_traceback() -> None:
     assert "boom of 0" in str(caught.value)
 
 
-def test_a_deadline_gives_every_ranks_stack_and_ends_it() -> None:
+def test_at_the_deadline_every_stack_is_reported_and_the_ranks_are_killed() -> None:
     sleeper = [sys.executable, "-c", "import time; time.sleep(61)"]
 
     def hang() -> None:
@@ -82,7 +82,7 @@ def test_a_deadline_gives_every_ranks_stack_and_ends_it() -> None:
     assert not any(child.cmdline() == sleeper for child in psutil.Process().children(recursive=True))
 
 
-def test_one_that_waits_for_a_failed_rank_is_not_waited_for() -> None:
+def test_a_rank_that_waits_for_a_failed_one_is_killed_early() -> None:
     def half() -> None:
         if os.environ["RANK"] == "0":
             raise KeyError("first")
@@ -117,3 +117,16 @@ def test_the_harness_needs_no_pytest() -> None:
     )
     code += "; assert 'pytest' not in sys.modules and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_the_store_of_the_ranks_waits_for_no_name_server() -> None:
+    """torch's server looks up each client's address in one thread: ::ffff:127.0.0.1 is in no /etc/hosts."""
+    from dist_train.testing.ranks import _store
+
+    with _store() as port:
+        listening = [
+            each.laddr.ip
+            for each in psutil.Process().net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+        ]
+    assert listening == ["127.0.0.1"]

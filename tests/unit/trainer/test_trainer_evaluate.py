@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dist_train.data.exact import ExactLoader
-from dist_train.distributed.control import Coming, Control
+from dist_train.data.exact_loader import ExactLoader
+from dist_train.distributed.control_group import Control, Deferred
 from dist_train.trainer.evaluate import evaluate
 from dist_train.trainer.metrics import accuracy
 from dist_train.trainer.step import Forward
@@ -18,7 +18,7 @@ from dist_train.trainer.task import SupervisedTask
 
 
 class Draws(nn.Module):
-    """Moves every random stream and counts its calls in a buffer, also in an evaluation."""
+    """Moves every RNG state and counts its calls in a buffer, also in an evaluation."""
 
     calls: Tensor
 
@@ -66,9 +66,9 @@ class Noting(Control):
         super().__init__()
         self.seen: list[list[float]] = []
 
-    def sum_later(self, values: list[float]) -> Coming[list[float]]:
+    def sum_later(self, values: list[float]) -> Deferred[list[float]]:
         self.seen.append(values)
-        return Coming(lambda: values)
+        return Deferred(lambda: values)
 
 
 def test_a_mean_does_not_depend_on_how_the_ranks_split_it() -> None:

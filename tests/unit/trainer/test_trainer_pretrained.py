@@ -10,7 +10,7 @@ import torch
 from dist_train.config import check_config, load_config
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 from dist_train.models.convnet import ConvNet
-from dist_train.trainer.components import make_model
+from dist_train.trainer.build_components import make_model
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
@@ -38,7 +38,7 @@ def test_training_begins_with_the_file_s_weights(theirs: Path) -> None:
     }
 
 
-def test_what_cannot_begin_is_told_before_training(theirs: Path, tmp_path: Path) -> None:
+def test_weights_that_cannot_be_loaded_are_an_error_before_training(theirs: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"does not fit the model: .*features\.0\.weight"):
         make_model(load_config(DIGITS, config(theirs, width=8)).config)
     with pytest.raises(NotFoundError, match="no file or checkpoint"):

@@ -1,0 +1,335 @@
+"""Node 0's state machine of an attempt, without sockets, threads or a clock of its own.
+
+    joining -> running -> settling -> joining (the next attempt) | over
+
+Each call returns the messages to send; coordinator_server sends them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from dist_train.agent import timeouts
+from dist_train.agent.coordination.messages import (
+    Bye,
+    Join,
+    Message,
+    NodeDone,
+    NodeFailed,
+    NodeStopped,
+    RankExited,
+    Start,
+    StopAsked,
+    StopWorkers,
+    Verdict,
+    Waiting,
+)
+from dist_train.agent.coordination.preflight_agreement import disagreement
+from dist_train.agent.failures.restart_policy import Decision
+from dist_train.agent.failures.root_cause import choose_root_cause
+from dist_train.errors import ExitCode
+from dist_train.rundir.failure import Failure
+from dist_train.rundir.lost_node import LostNode
+
+Send = tuple[int, Message]
+CANCEL = "cancel"  # the reason of a stop that `dist-train cancel` asked for
+INTERRUPT = "Ctrl-C"  # the reason of a stop by Ctrl-C at the launcher
+_ENDED_BY_TERM = 128 + signal.SIGTERM
+
+
+class Recorder(Protocol):
+    """The records that node 0 writes into the run directory."""
+
+    def begin_attempt(self, nodes: list[dict[str, str]], fingerprint: dict[str, str]) -> int:
+        """Number the attempt and record it; raises ConfigError where the code has changed.
+
+        Args:
+            nodes: per node its host and the scheduler's variables.
+        """
+
+    def first_failure(self, failure: Failure) -> None:
+        """Record the first report of a failure in an attempt."""
+
+    def decide(self, failure: Failure, stopping: bool) -> Decision:
+        """Apply the restart rule to the run's history."""
+
+    def decide_stop(self) -> Decision:
+        """Decide on a stop without a failure: 75, or 76 where restarting has not helped."""
+
+    def ended(self, verdict: Verdict, failure: Failure | None) -> None:
+        """Write the verdict, the failure and the events."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Bounds in seconds; tests make them short."""
+
+    join_s: float = timeouts.JOIN_S
+    membership_check_s: float = timeouts.MEMBERSHIP_CHECK_S
+    reports_s: float = timeouts.REPORTS_S
+    leave_s: float = timeouts.PROCESS_DEATH_S
+
+
+class Coordinator:
+    """Decides when an attempt starts and how it ended.
+
+    Args:
+        replaces_nodes: the cluster starts another agent in the place of one that has gone, so that one that
+            leaves while the others gather is waited for, and ends nothing.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        nonce: str,
+        recorder: Recorder,
+        open_store: Callable[[], tuple[str, int]],
+        clock: Callable[[], float],
+        timing: Timing | None = None,
+        replaces_nodes: bool = False,
+    ) -> None:
+        self.nodes = nodes
+        self._nonce = nonce
+        self._recorder = recorder
+        self._open_store = open_store
+        self._clock = clock
+        self._timing = timing or Timing()
+        self._replaces_nodes = replaces_nodes
+        self._started_at = clock()
+        self._next_membership_check = self._started_at + self._timing.membership_check_s
+        self.phase: Literal["joining", "running", "settling", "over"] = "joining"
+        self.stopping: str | None = None
+        self._joins: dict[int, Join] = {}
+        self._ever_joined: set[int] = set()
+        self._done: dict[int, dict[str, int]] = {}
+        self._exited: dict[int, int] = {}
+        self._exited_before_failure: dict[int, int] = {}
+        self._failures: list[Failure] = []
+        self._stopped: set[int] = set()
+        self._lost: set[int] = set()
+        self._settle_at = 0.0
+        self._gone: set[int] = set()
+        self._leaving: set[int] = set()
+        self._over_at = 0.0
+        self.verdict: Verdict | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether node 0's agent may leave: every node has read the verdict, or the time for that is up."""
+        if self.phase != "over":
+            return False
+        all_left = self._gone | self._lost | {0} >= self._ever_joined
+        return all_left or self._clock() > self._over_at + self._timing.leave_s
+
+    def receive(self, node: int, message: Message) -> list[Send]:
+        """Handle a message from a node."""
+        match message:
+            case Join():
+                return self._on_join(message)
+            case RankExited():
+                self._exited[message.rank] = node
+                return []
+            case NodeFailed() | NodeStopped():
+                if isinstance(message, NodeStopped):
+                    self._stopped.add(node)
+                return self._on_failures(message.failures)
+            case NodeDone():
+                self._done[node] = message.codes
+                return self._on_done()
+            case StopAsked():
+                return self._on_stop(message)
+            case Bye():
+                self._gone.add(node)
+                return []
+            case _:
+                return []
+
+    def lost(self, node: int, why: str) -> list[Send]:
+        """Handle the loss of a node: its agent's connection closed, or its heartbeats ceased."""
+        if self._replaces_nodes and self.phase == "joining":
+            self._forget(node)
+            return []
+        if node in self._gone or node in self._lost:
+            return []
+        self._lost.add(node)
+        if self.phase == "over":
+            return []
+        host = self._joins[node].host if node in self._joins else "unknown host"
+        failure = Failure(
+            source="dist-train",
+            cls="node_lost",
+            node_rank=node,
+            host=host,
+            exit_code=ExitCode.ATTEMPT_LOST,
+            message=f"node {node} ({host}) is gone: {why}",
+        )
+        if node in self._done and self.phase == "running":
+            return []  # it had finished its work; only its Bye is missing
+        return self._on_failures([failure.to_record()])
+
+    def agent_ended(self, lost: LostNode) -> list[Send]:
+        """Handle the end of a node's agent, as its parent tells it: perhaps before it had connected."""
+        if lost.returncode < 0 or self.phase != "joining" or lost.node in self._joins:
+            return self.lost(lost.node, lost.why)
+        return self._refuse(f"node {lost.node} did not join: {lost.why}", lost.returncode)
+
+    def tick(self) -> list[Send]:
+        """Handle what is due by now: a timeout, a membership check, the verdict."""
+        now = self._clock()
+        if self.phase == "joining" and now >= self._started_at + self._timing.join_s:
+            return self._give_up_waiting(now)
+        if self.phase == "joining" and now >= self._next_membership_check:
+            return self._membership_check(now)
+        if self.phase == "settling" and (now >= self._settle_at or self._all_stopped()):
+            return self._settle()
+        return []
+
+    def _on_join(self, join: Join) -> list[Send]:
+        if self.verdict is not None and self.phase == "over":
+            return [(join.node, self.verdict)]
+        if join.node in self._leaving:
+            return [(join.node, _stopped_alone(join.node))]
+        self._joins[join.node] = join
+        self._ever_joined.add(join.node)
+        if len(self._joins) < self.nodes or self.phase != "joining":
+            return []
+        why_not = disagreement(self._joins, self._nonce)
+        return self._begin() if why_not is None else self._refuse(why_not)
+
+    def fault(self, why: str, code: ExitCode) -> list[Send]:
+        """End the run on all nodes because node 0 cannot go on; writes nothing (writing may have failed)."""
+        failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
+        self.verdict = Verdict("exit", code, why, failure.to_record())
+        self.phase = "over"
+        self._over_at = self._clock()
+        return self._to_all(self.verdict)
+
+    def _refuse(self, why: str, code: int = ExitCode.CONFIG) -> list[Send]:
+        failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
+        return self._end(Verdict("exit", code, why, failure.to_record()), failure)
+
+    def _complete(self, failure: Failure) -> Failure:
+        """Add to an early exit what only node 0 knows: host and local rank."""
+        if failure.cls != "early_exit" or failure.node_rank is None:
+            return failure
+        join = self._joins.get(failure.node_rank)
+        procs = join.procs if join else 1
+        local_rank = None if failure.rank is None else failure.rank % procs
+        return replace(failure, host=join.host if join else "", local_rank=local_rank)
+
+    def _begin(self) -> list[Send]:
+        joins = [self._joins[node] for node in range(self.nodes)]
+        hosts = [join.host for join in joins]
+        nodes = [{"host": join.host, "machine": join.machine, **join.scheduler} for join in joins]
+        attempt = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
+        address, port = self._open_store()
+        self.phase = "running"
+        for nodes_or_ranks in (self._done, self._exited, self._exited_before_failure):
+            nodes_or_ranks.clear()
+        self._failures.clear()
+        self._stopped.clear()
+        return self._to_all(Start(attempt, address, port, hosts))
+
+    def _on_failures(self, records: list[dict[str, object]]) -> list[Send]:
+        new = [Failure.from_record(dict(record)) for record in records]
+        known = {(f.rank, f.node_rank, f.cls) for f in self._failures}
+        new = [f for f in new if (f.rank, f.node_rank, f.cls) not in known]
+        if self.phase == "over" or (self.phase == "joining" and not new):
+            return []
+        first = bool(new) and not self._failures
+        self._failures += new
+        if not first:
+            return self._settle() if self.phase == "settling" and self._all_stopped() else []
+        self._exited_before_failure = dict(self._exited)
+        self._recorder.first_failure(new[0])
+        self.phase = "settling"
+        self._settle_at = self._clock() + self._timing.reports_s
+        return self._to_all(StopWorkers(new[0].message or new[0].cls))
+
+    def _all_stopped(self) -> bool:
+        return self._stopped | self._lost >= set(range(self.nodes))
+
+    def _settle(self) -> list[Send]:
+        early = {} if self.stopping else self._exited_before_failure
+        failure = self._complete(choose_root_cause(self._failures, early))
+        decision = self._recorder.decide(failure, self.stopping is not None)
+        action: Literal["restart", "exit"] = "restart" if decision.restart else "exit"
+        code = ExitCode.CANCELLED if self.stopping == CANCEL else decision.exit_code
+        verdict = Verdict(action, code, decision.why, failure.to_record())
+        if not decision.restart:
+            return self._end(verdict, failure)
+        self._recorder.ended(verdict, failure)
+        self.phase = "joining"
+        self._joins = {}
+        self._started_at = self._clock()
+        self._next_membership_check = self._started_at + self._timing.membership_check_s
+        return self._to_all(verdict)
+
+    def _on_done(self) -> list[Send]:
+        if self.phase != "running" or len(self._done) < self.nodes:
+            return []
+        codes = {code for node in self._done.values() for code in node.values()}
+        if codes != {0} and self.stopping == CANCEL:
+            return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled"), None)
+        if _ENDED_BY_TERM in codes:
+            why = "stopped; the script does not take part in saving (see run.should_stop)"
+            code = ExitCode.INTERRUPTED if self.stopping == INTERRUPT else _ENDED_BY_TERM
+            return self._end(Verdict("exit", code, why), None)
+        if ExitCode.PREEMPTED in codes:
+            return self._end_stopped()
+        return self._end(Verdict("exit", ExitCode.OK, "done"), None)
+
+    def _end_stopped(self) -> list[Send]:
+        decision = self._recorder.decide_stop()
+        return self._end(Verdict("exit", decision.exit_code, decision.why), None)
+
+    def _on_stop(self, asked: StopAsked) -> list[Send]:
+        if self.stopping is not None:
+            return []
+        if self._replaces_nodes and self.phase == "joining" and asked.node != 0:
+            self._forget(asked.node)
+            self._leaving.add(asked.node)
+            return [(asked.node, _stopped_alone(asked.node))]
+        self.stopping = asked.reason
+        if self.phase == "joining":
+            if asked.reason != CANCEL:
+                return self._end_stopped()
+            return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled before it began"), None)
+        return self._to_all(asked)
+
+    def _forget(self, node: int) -> None:
+        """Count a node as missing until another agent has joined in its place."""
+        self._joins.pop(node, None)
+        for nodes in (self._ever_joined, self._gone, self._leaving):
+            nodes.discard(node)
+
+    def _missing(self) -> list[int]:
+        return [node for node in range(self.nodes) if node not in self._joins]
+
+    def _give_up_waiting(self, now: float) -> list[Send]:
+        names = ", ".join(f"node {node}" for node in self._missing())
+        here = ", ".join(f"node {node} ({join.host})" for node, join in self._joins.items())
+        why = f"{names} never came in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
+        return self._refuse(why, ExitCode.UNAVAILABLE)
+
+    def _membership_check(self, now: float) -> list[Send]:
+        self._next_membership_check = now + self._timing.membership_check_s
+        present = {str(node): join.host for node, join in self._joins.items()}
+        return self._to_all(Waiting(self._missing(), present, now - self._started_at))
+
+    def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
+        self._recorder.ended(verdict, failure)
+        self.verdict = verdict
+        self.phase = "over"
+        self._over_at = self._clock()
+        return self._to_all(verdict)
+
+    def _to_all(self, message: Message) -> list[Send]:
+        return [(node, message) for node in range(self.nodes) if node not in self._lost]
+
+
+def _stopped_alone(node: int) -> Verdict:
+    return Verdict("exit", ExitCode.PREEMPTED, f"node {node} was stopped while the nodes gathered")

@@ -1,0 +1,115 @@
+"""A node's connection to the coordinator; node 0's own agent uses one too, so that all nodes are alike."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+from dist_train.agent import timeouts
+from dist_train.agent.coordination.handshake import LineReader
+from dist_train.agent.coordination.messages import (
+    Heartbeat,
+    Message,
+    Start,
+    StopAsked,
+    StopWorkers,
+    Verdict,
+    Waiting,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class CoordinatorClient:
+    """Sends at once; keeps what it has received until the agent's main thread reads it.
+
+    Args:
+        on_stop: called with the reason when node 0 asks all nodes to save and stop.
+        on_waiting: called with the nodes that have not joined yet.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        reader: LineReader,
+        on_stop: Callable[[str], None],
+        on_waiting: Callable[[Waiting], None],
+    ) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._on_stop = on_stop
+        self._on_waiting = on_waiting
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self.start: Start | None = None
+        self.stop_workers: StopWorkers | None = None
+        self.verdict: Verdict | None = None
+        self.lost: str | None = None
+        for target, name in ((self._read, "agent-client"), (self._send_heartbeats, "agent-heartbeat")):
+            threading.Thread(target=target, name=name, daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        """Send a message; a broken connection sets `lost` and raises nothing."""
+        try:
+            with self._lock:
+                self._connection.sendall(encode(message))
+        except OSError as error:
+            self._set_lost(f"node 0 does not answer: {error.strerror or error}")
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `ready()` or the connection is lost; return whether it became ready in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: ready() or self.lost is not None, timeout_s)
+            return ready()
+
+    def begin_attempt(self) -> None:
+        """Drop the last attempt's messages; called before the next Join is sent."""
+        with self._changed:
+            self.start = self.stop_workers = self.verdict = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._closed.set()
+        self._connection.close()
+
+    def _read(self) -> None:
+        why = "node 0's agent is gone (its connection closed)"
+        try:
+            while (line := self._reader.line()) is not None:
+                self._receive(decode(line))
+        except TimeoutError:
+            why = f"no heartbeat of node 0 for {timeouts.HEARTBEAT_LOST_S:g} s"
+        except (OSError, ValueError) as error:
+            logger.info("connection to node 0: %s", error)
+        self._set_lost(why)
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case StopAsked():
+                self._on_stop(message.reason)
+            case Waiting():
+                self._on_waiting(message)
+        with self._changed:
+            match message:
+                case Start():
+                    self.start = message
+                case StopWorkers():
+                    self.stop_workers = message
+                case Verdict():
+                    self.verdict = message
+            self._changed.notify_all()
+
+    def _send_heartbeats(self) -> None:
+        while not self._closed.wait(timeouts.HEARTBEAT_S):
+            self.send(Heartbeat())
+
+    def _set_lost(self, why: str) -> None:
+        with self._changed:
+            if self.lost is None and not self._closed.is_set():
+                self.lost = why
+            self._changed.notify_all()

@@ -1,0 +1,65 @@
+"""Choose the root cause among the failures that the nodes' agents reported. Pure functions.
+
+Clocks of two hosts are never compared: the class of a failure decides, then the order in which
+node 0 received the reports.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dist_train.rundir.failure import Failure
+
+# The lowest is the root cause. An abort is often NCCL's or glibc's answer to a dead peer, so an exception
+# comes before it.
+_PRECEDENCE = {
+    "signal": 0,
+    "exception": 1,
+    "exit": 1,
+    "rendezvous": 1,
+    "dist_train": 1,
+    "early_exit": 3,
+    "hang": 4,
+    "node_lost": 5,
+    "victim": 9,
+}
+_ABORT_PRECEDENCE = 2
+_OTHER_PRECEDENCE = 8
+
+
+def choose_root_cause(failures: Sequence[Failure], exited_early: Mapping[int, int] | None = None) -> Failure:
+    """Return the root cause, with the other failed ranks as its secondary failures.
+
+    Args:
+        failures: in the order in which node 0 received them; not empty.
+        exited_early: rank -> node of ranks that had already left with 0 when the first failure came.
+    """
+    root_cause = min(failures, key=_precedence)
+    if root_cause.cls == "victim" and exited_early:
+        rank = next(iter(exited_early))
+        root_cause = Failure(
+            source="rank",
+            cls="early_exit",
+            rank=rank,
+            node_rank=exited_early[rank],
+            exit_code=1,
+            message=f"rank {rank} left with exit code 0 while other ranks were still at work",
+            attempt=root_cause.attempt,
+        )
+    secondary_failures = sorted(
+        {f.rank for f in failures if f.rank is not None and f.rank != root_cause.rank}
+    )
+    return replace(root_cause, secondary_failures=tuple(secondary_failures))
+
+
+def _precedence(failure: Failure) -> int:
+    if failure.cls == "signal" and failure.signal == signal.SIGABRT:
+        return _ABORT_PRECEDENCE
+    return _PRECEDENCE.get(failure.cls, _OTHER_PRECEDENCE)
+
+
+def is_crash(failure: Failure) -> bool:
+    """Whether a restart can help: death by signal, a lost node, a broken network, a hang."""
+    return failure.cls in ("signal", "node_lost", "hang", "victim")

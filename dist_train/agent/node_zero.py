@@ -1,0 +1,140 @@
+"""What node 0 runs for the whole job: records, coordinator, its server, and commands left in control/."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from dist_train.agent import timeouts
+from dist_train.agent.coordination.coordinator import Coordinator, Send, Timing
+from dist_train.agent.coordination.coordinator_server import CoordinatorServer
+from dist_train.agent.coordination.handshake import Identity
+from dist_train.agent.platform.base_platform import Platform
+from dist_train.agent.records.recorder import RunRecorder
+from dist_train.agent.records.run_dir_nonce import write_nonce
+from dist_train.agent.settings import Settings
+from dist_train.errors import DistTrainError, ExitCode
+from dist_train.rundir.failure import Failure
+from dist_train.rundir.lost_node import LostNode
+
+logger = logging.getLogger(__name__)
+_POLL_S = 0.2
+
+
+class NodeZero:
+    """Node 0's records, coordinator and server; its agent connects to them as those of all other nodes do.
+
+    Args:
+        note: prints a line for the user.
+        stop_asked: whether a stop was asked for, while an earlier owner of the run is waited for.
+        on_cancel: called once when `dist-train cancel` asks for the end.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        platform: Platform,
+        identity: Identity,
+        note: Callable[[str], None],
+        stop_asked: Callable[[], bool],
+        on_cancel: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._platform = platform
+        self._note = note
+        self._on_cancel = on_cancel
+        self._store: object | None = None
+        self._recorder = RunRecorder(settings, platform)
+        self._recorder.start(stop_asked)
+        try:
+            self._start_server(identity)
+        except BaseException:
+            self._recorder.close()
+            raise
+
+    def _start_server(self, identity: Identity) -> None:
+        settings, platform = self._settings, self._platform
+        platform.record_submission(settings, os.environ)
+        self._coordinator = Coordinator(
+            settings.nodes,
+            write_nonce(settings),
+            self._recorder,
+            self._open_store,
+            time.monotonic,
+            Timing(join_s=settings.join_s),
+            replaces_nodes=platform.replaces_nodes,
+        )
+        logger.info("the other nodes connect to %s (%s)", settings.address.host, settings.address.why)
+        listener = settings.endpoint.listen(settings.address.host)
+        self.port = int(listener.getsockname()[1])
+        self._server = CoordinatorServer(listener, identity, self._coordinator, self._end_with_error)
+        self._server.start()
+        threading.Thread(target=self._watch_control, name="agent-control", daemon=True).start()
+
+    def wait_until_over(self, timeout_s: float) -> None:
+        """Wait until every node has read the verdict, bounded."""
+        self._server.wait_until_over(timeout_s)
+
+    def close(self) -> None:
+        """Stop listening, release the run."""
+        self._server.close()
+        self._recorder.close()
+
+    def _open_store(self) -> tuple[str, int]:
+        """Open a new store for the ranks of each attempt: torch adds no attempt prefix to their keys."""
+        from datetime import timedelta
+
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch lists it in no __all__
+
+        host = self._platform.store_host(self._settings)
+        timeout = timedelta(seconds=timeouts.STORE_CALL_S)
+        # On an IPv4 socket, as the agents' own: torch's server looks up the name of each rank's address in
+        # its one thread, and ::ffff:127.0.0.1 is in no /etc/hosts. A slow name server would stop all ranks.
+        everywhere = "127.0.0.1" if host == "127.0.0.1" else ""
+        listener = socket.create_server((everywhere, 0), family=socket.AF_INET, backlog=1024)
+        port = int(listener.getsockname()[1])
+        store = TCPStore(
+            host,
+            port,
+            None,
+            True,
+            timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        self._store = store
+        return host, store.port
+
+    def _end_with_error(self, error: BaseException) -> list[Send]:
+        """End the run on all nodes with the reason why node 0 cannot go on (a full disk, changed code)."""
+        known = error if isinstance(error, DistTrainError) else None
+        code = known.exit_code if known else ExitCode.INTERNAL
+        sends = self._coordinator.fault(str(known) if known else f"node 0 failed: {error!r}", code)
+        verdict = self._coordinator.verdict
+        try:
+            if verdict is not None and verdict.failure is not None:
+                self._recorder.ended(verdict, Failure.from_record(dict(verdict.failure)))
+        except OSError:
+            self._note(verdict.why if verdict else repr(error))
+        return sends
+
+    def _watch_control(self) -> None:
+        """Poll control/ for `dist-train cancel`, a lost node, and a later start that claims the run."""
+        run = self._settings.run
+        cancel, cancelled, agent_ended = run.cancel_request, False, False
+        while True:
+            if not agent_ended and (lost := LostNode.read(run.lost_node(self._settings.job))) is not None:
+                agent_ended = True
+                self._server.agent_ended(lost)
+            if not cancelled and cancel.exists():
+                cancelled = True
+                self._on_cancel()
+            if (by := self._recorder.superseded) is not None:
+                why = f"the job's later start {by} has taken the run over"
+                self._server.end(why, self._platform.superseded_code)
+                return
+            time.sleep(_POLL_S)

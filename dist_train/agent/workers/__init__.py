@@ -1,0 +1,15 @@
+"""This node's ranks: how they start, what they print, how they stop and how their end is seen.
+
+elastic_agent       NodeAgent: torch's LocalElasticAgent with our start, stop and exit barrier
+rank                Rank: one rank as a process, its start and its signals
+processes           Workers: the ranks of an attempt, watched by pidfd
+worker_environment  the environment of one rank
+worker_main         the first code of every rank: runs the target, records its error
+rank_signals        SIGTERM in a rank and in its children
+rank_output         RankOutput, RankLog: what is shown of the ranks' output, and their log files
+failure_report      the Failure record of a rank that has ended
+graceful_stop       GracefulStop: save and stop within the grace period
+interpreter_exit    a rank's way out: what is flushed, kept and marked for its agent
+exit_watchdog       ExitWatchdog: end ranks that hang on their way out
+process_title       what `ps` shows
+"""

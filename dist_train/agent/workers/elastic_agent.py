@@ -1,0 +1,213 @@
+"""torch's LocalElasticAgent, with dist-train's own start, stop and exit barrier.
+
+torch keeps the loop, the rank assignment, the worker specification and its events. Overridden: how
+ranks start (no decorator, exact exit codes, logs by global rank), how their end is seen (in the
+kernel's order, 75 is not a failure), how they are stopped (bounded, siblings never save on their
+own), and the exit barrier (node 0's verdict). tests/contract/test_elastic_names.py checks the private
+names of torch that this relies on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+from dist_train import env
+from dist_train.agent import timeouts
+from dist_train.agent.coordination.coordinator_client import CoordinatorClient
+from dist_train.agent.coordination.messages import NodeDone, NodeFailed, NodeStopped, RankExited, Start
+from dist_train.agent.coordination.rendezvous import NodeRendezvous
+from dist_train.agent.settings import Settings
+from dist_train.agent.workers.exit_watchdog import ExitWatchdog
+from dist_train.agent.workers.failure_report import failure_of
+from dist_train.agent.workers.graceful_stop import GracefulStop
+from dist_train.agent.workers.processes import Workers
+from dist_train.agent.workers.rank import Rank, start_rank
+from dist_train.agent.workers.rank_output import RankLog, RankOutput
+from dist_train.agent.workers.worker_environment import worker_environment
+from dist_train.errors import ExitCode
+from dist_train.jobs.orphans import end_processes
+from dist_train.rundir.stop_file import ExitMark, StopFile
+
+logger = logging.getLogger(__name__)
+_EXIT_INTERRUPTED_BY_TERM = 128 + signal.SIGTERM
+
+
+class NodeAgent(LocalElasticAgent):
+    """One node's elastic agent; `run()` returns when the client has node 0's verdict, or node 0 is lost."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: CoordinatorClient,
+        output: RankOutput,
+        graceful_stop: GracefulStop,
+        rendezvous: NodeRendezvous,
+    ) -> None:
+        # Ranks are assigned from node rank and count: no round trips through a store.
+        os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=settings.procs,
+            rdzv_handler=rendezvous,
+            entrypoint=sys.executable,
+            args=tuple(settings.rank_target),
+            max_restarts=settings.max_restarts,
+            monitor_interval=timeouts.MONITOR_S,
+        )
+        # Logs are ours (`_start_workers`); torch would leave an empty folder in /tmp for each agent.
+        super().__init__(spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=timeouts.TERM_TO_KILL_S)
+        self._settings = settings
+        self._client = client
+        self._output = output
+        self._graceful_stop = graceful_stop
+        self._exit_watchdog: ExitWatchdog | None = None
+        self._workers: Workers | None = None
+        self._attempt = Start(0, "", 0, [])
+
+    def begin(self, start: Start) -> None:
+        """Set the attempt that node 0 has started; the next `_start_workers` belongs to it."""
+        self._attempt = start
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        settings = self._settings
+        self._end_orphans()  # of an attempt whose agent was killed
+        stop_file_path = settings.run.control / f"board-node-{settings.node}"
+        stop_file = StopFile.create(stop_file_path, settings.procs)
+        logs = settings.run.attempt_logs(self._attempt.attempt)
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ranks = [
+            self._start_rank(worker_group, worker, logs, stop_file_path) for worker in worker_group.workers
+        ]
+        self._output.attach([rank.log for rank in ranks])
+
+        def exit_mark(rank: Rank) -> ExitMark:
+            return stop_file.read_exit(rank.local_rank)
+
+        self._workers = Workers(ranks, self._output, self._rank_ended, exit_mark)
+        self._exit_watchdog = ExitWatchdog(exit_mark)
+        self._graceful_stop.watch(stop_file, self._workers)
+        return {rank.local_rank: rank.process.pid for rank in ranks}
+
+    def _start_rank(self, group: WorkerGroup, worker: Worker, logs: Path, stop_file: Path) -> Rank:
+        settings, attempt, rank = self._settings, self._attempt.attempt, worker.global_rank
+        error_file = settings.run.attempts / str(attempt) / f"error-rank-{rank}.json"
+        environ = worker_environment(
+            settings,
+            os.environ,
+            attempt,
+            rank,
+            worker.local_rank,
+            str(group.master_addr),
+            int(group.master_port or 0),
+        )
+        environ |= {env.STOP_FILE: str(stop_file), env.ERROR_FILE: str(error_file)}
+        # Always set: the agent's own may be that of a rank in which this job was launched.
+        environ[env.STEP_SIGNALS] = str(int(self._graceful_stop.step_signals))
+        target = settings.target_of(worker.local_rank)
+        log = RankLog(logs / f"rank-{rank}.log")
+        return start_rank(rank, worker.local_rank, target, environ, error_file, log)
+
+    def _rank_ended(self, rank: Rank) -> None:
+        """Report to node 0 at once; called by the thread that watches the ranks."""
+        if rank.ended_by_us and rank.limit_exceeded is None:
+            return
+        if self._ended_well(rank):
+            self._client.send(RankExited(self._settings.node, rank.rank, rank.returncode or 0))
+        else:
+            self._client.send(NodeFailed(self._settings.node, [self._failure(rank)]))
+
+    def _ended_well(self, rank: Rank) -> bool:
+        return rank.interrupted or rank.returncode in (0, ExitCode.PREEMPTED)
+
+    def _failure(self, rank: Rank) -> dict[str, object]:
+        return failure_of(
+            rank, self._settings, self._attempt.attempt, self._graceful_stop.step_of(rank)
+        ).to_record()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        workers = self._workers
+        assert workers is not None
+        failed = [
+            rank for rank in workers.ranks if rank.returncode is not None and not self._ended_well(rank)
+        ]
+        if failed or self._client.stop_workers or self._client.lost or self._client.verdict:
+            return self._settle()
+        if workers.all_ended:
+            codes = {rank.rank: self._code(rank) for rank in workers.ranks}
+            self._client.send(
+                NodeDone(self._settings.node, {str(rank): code for rank, code in codes.items()})
+            )
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=codes)
+        self._graceful_stop.tick()
+        if self._exit_watchdog is not None:
+            self._exit_watchdog.check(workers)
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _code(self, rank: Rank) -> int:
+        return _EXIT_INTERRUPTED_BY_TERM if rank.interrupted else rank.returncode or 0
+
+    def _settle(self) -> RunResult:
+        """End the ranks after a failure here or elsewhere, report what was seen, wait for the verdict."""
+        workers = self._workers
+        assert workers is not None
+        workers.kill(dump_stacks=not self._graceful_stop.asked)
+        failures = [
+            self._failure(rank)
+            for rank in workers.ranks
+            if not self._ended_well(rank) and (rank.limit_exceeded or not rank.ended_by_us)
+        ]
+        self._client.send(NodeStopped(self._settings.node, failures))
+        self._client.wait(lambda: self._client.verdict is not None, timeouts.PROCESS_DEATH_S)
+        verdict = self._client.verdict
+        # torch's loop reads only this count; the budget itself is node 0's, over the whole run.
+        self._remaining_restarts = 1 if verdict is not None and verdict.action == "restart" else 0
+        return RunResult(state=WorkerState.FAILED)
+
+    def _exit_barrier(self) -> None:
+        """Wait for the other nodes once all ranks here are done, as long as they work."""
+        self._client.wait(lambda: self._client.verdict is not None or self._client.stop_workers is not None)
+        if self._client.verdict is None and self._client.lost is None:
+            # A node that still worked has failed; the ranks here have nothing left to save.
+            self._client.send(NodeStopped(self._settings.node, []))
+            self._client.wait(lambda: self._client.verdict is not None, timeouts.PROCESS_DEATH_S)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown()
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 30) -> None:
+        if self._workers is not None:
+            self._workers.kill(dump_stacks=False)
+            self._workers = None
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End the processes that ranks had started and left behind on this node."""
+        ended = end_processes(self._settings.run_id, self._settings.node)
+        if ended:
+            logger.info("ended processes that ranks had left behind: %s", ended)
+
+
+def run_agent(agent: NodeAgent, until: Callable[[], bool]) -> None:
+    """Run attempts until `until()`: an attempt that ended well here may be restarted for another node."""
+    while True:
+        agent.run()
+        if until():
+            return
+        time.sleep(timeouts.MONITOR_S)

@@ -1,0 +1,49 @@
+"""The Failure record of a rank that has ended, from what its own node can see."""
+
+from __future__ import annotations
+
+from dist_train.agent.failures.classify_failure import RankExit, classify, exit_code_of
+from dist_train.agent.settings import Settings
+from dist_train.agent.workers.rank import Rank
+from dist_train.rundir.failure import Failure
+
+
+def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -> Failure:
+    """Build one Failure from exit status, error record and last lines of stderr."""
+    record = rank.error_record() or {}
+    facts = RankExit(
+        returncode=rank.returncode or 0,
+        exception=_text(record.get("exception")),
+        message=_text(record.get("text")) or "",
+        log_tail=tuple(rank.stderr_tail),
+        limit_exceeded=rank.limit_exceeded,
+        interrupted=rank.interrupted,
+        cut_short=rank.cut_short,
+    )
+    cls, message = classify(facts)
+    line = record.get("line")
+    return Failure(
+        source="dist-train" if record.get("source") == "dist-train" else "rank",
+        cls=cls,
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        node_rank=settings.node,
+        host=settings.host,
+        pid=rank.process.pid,
+        exit_code=exit_code_of(facts),
+        signal=-facts.returncode if facts.returncode < 0 else None,
+        exception=facts.exception,
+        message=message,
+        file=_text(record.get("file")),
+        line=line if isinstance(line, int) else None,
+        traceback=_text(record.get("traceback")),
+        hint=_text(record.get("hint")),
+        log=str(rank.log.path),
+        log_tail=facts.log_tail,
+        attempt=attempt,
+        step=step,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

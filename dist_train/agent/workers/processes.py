@@ -1,0 +1,187 @@
+"""One node's ranks as processes: start them, watch them by pidfd, read their output, end them.
+
+One thread reads every rank's output and sees every exit in the order of the kernel; the agent's
+main thread starts and ends them (PR_SET_PDEATHSIG belongs to the thread that forks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO
+
+from dist_train.agent import timeouts
+from dist_train.agent.workers.rank import UNREAPED, Rank
+from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.errors import ExitCode
+from dist_train.rundir.stop_file import ExitMark
+
+logger = logging.getLogger(__name__)
+_PIPE_BYTES = 1 << 20
+
+
+class Workers:
+    """The ranks of one attempt on this node.
+
+    Args:
+        on_exit: called by the watching thread when a rank has been reaped.
+        exit_mark: reads how far a rank is on its way out.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        output: RankOutput,
+        on_exit: Callable[[Rank], None],
+        exit_mark: Callable[[Rank], ExitMark],
+    ) -> None:
+        self.ranks = list(ranks)
+        self._output = output
+        self._on_exit = on_exit
+        self._exit_mark = exit_mark
+        self._selector = selectors.DefaultSelector()
+        self._open: set[int] = set()
+        self._partial: dict[int, bytes] = {}
+        for rank in self.ranks:
+            self._watch(rank)
+        self._thread = threading.Thread(target=self._loop, name="agent-workers", daemon=True)
+        self._thread.start()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every rank has ended."""
+        return all(rank.returncode is not None for rank in self.ranks)
+
+    def kill(self, dump_stacks: bool) -> None:
+        """Kill every rank and what it started: stacks into the logs first, then SIGKILL, then reap."""
+        alive = [rank for rank in self.ranks if rank.returncode is None]
+        for rank in alive:
+            rank.ended_by_us = True
+        if dump_stacks and alive:
+            for rank in alive:
+                rank.send(signal.SIGUSR1)
+            self._wait_ended(timeouts.STACK_DUMP_S / 4)
+        for rank in self.ranks:
+            if rank.returncode is None:
+                rank.end_group()
+        if not self._wait_ended(timeouts.PROCESS_DEATH_S):
+            left = [str(rank.process.pid) for rank in self.ranks if rank.returncode is None]
+            self._output.note(
+                f"could not be killed and are left: pid {', '.join(left)} (see `ps -o stat,wchan`)"
+            )
+        self._thread.join(timeout=2.0)
+
+    def _wait_ended(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not self.all_ended and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.all_ended
+
+    def _watch(self, rank: Rank) -> None:
+        for name, stream in (("out", rank.process.stdout), ("err", rank.process.stderr)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            with suppress(OSError):  # above the limit of this user
+                fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            self._register(stream.fileno(), (name, rank, stream))
+        self._register(os.pidfd_open(rank.process.pid), ("pid", rank, None))
+
+    def _register(self, descriptor: int, data: tuple[str, Rank, IO[bytes] | None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, data)
+        self._open.add(descriptor)
+
+    def _loop(self) -> None:
+        drain_until: float | None = None
+        while self._open:
+            # Exits before output: the root cause's pidfd must not wait behind other ranks' tracebacks.
+            ready = sorted(self._selector.select(timeout=0.2), key=lambda event: event[0].data[0] != "pid")
+            for key, _ in ready:
+                kind, rank, stream = key.data
+                if kind == "pid":
+                    self._reap(rank, key.fd)
+                else:
+                    self._read(kind, rank, key.fd, stream)
+            self._output.tick()
+            if self.all_ended:
+                # A grandchild may hold a pipe open for ever: read what is buffered, then stop.
+                drain_until = drain_until or time.monotonic() + 1.0
+                if not ready or time.monotonic() > drain_until:
+                    break
+        for descriptor in list(self._open):
+            self._forget(descriptor)
+        self._selector.close()
+        for rank in self.ranks:
+            for stream in (rank.process.stdout, rank.process.stderr):
+                if stream is not None:
+                    stream.close()
+            rank.log.close()
+        self._output.flush()
+
+    def _reap(self, rank: Rank, descriptor: int) -> None:
+        # The last output first: what the rank wrote before its end is in the pipes already.
+        for key in list(self._selector.get_map().values()):
+            kind, owner, stream = key.data
+            if owner is rank and kind != "pid":
+                self._read(kind, rank, key.fd, stream)
+        self._forget(descriptor)
+        os.close(descriptor)
+        rank.end_group()
+        rank.returncode = self._code(rank, rank.process.wait())
+        UNREAPED.discard(rank.process.pid)
+        self._on_exit(rank)
+
+    def _code(self, rank: Rank, status: int) -> int:
+        """Return how the rank ended: a crash of the interpreter's own end does not undo the script's."""
+        mark = self._exit_mark(rank)
+        if status >= 0 or mark.exit_code is None:
+            return status
+        if rank.cut_short is not None:
+            return mark.exit_code or int(ExitCode.EARLY_EXIT)
+        if not mark.finalizing:
+            return status
+        if not rank.ended_by_us:
+            self._output.note(
+                f"rank {rank.rank}: its script had ended with {mark.exit_code}, which counts; "
+                f"the interpreter's own end was cut off by signal {-status}"
+            )
+        return mark.exit_code
+
+    def _read(self, kind: str, rank: Rank, descriptor: int, stream: IO[bytes]) -> None:
+        while descriptor in self._open:
+            try:
+                chunk = os.read(descriptor, 65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                chunk = b""
+            if not chunk:
+                rest = self._partial.pop(descriptor, b"")
+                if rest:
+                    self._line(kind, rank, rest)
+                self._forget(descriptor)
+                return
+            *lines, rest = (self._partial.pop(descriptor, b"") + chunk).split(b"\n")
+            if rest:
+                self._partial[descriptor] = rest
+            for line in lines:
+                self._line(kind, rank, line)
+
+    def _line(self, kind: str, rank: Rank, line: bytes) -> None:
+        rank.log.write(line)
+        text = line.decode(errors="replace")
+        if kind == "err":
+            rank.stderr_tail.append(text)
+        if not rank.ended_by_us:  # stacks of secondary failures are for the logs, not for the terminal
+            self._output.line(rank.rank, kind == "err", text)
+
+    def _forget(self, descriptor: int) -> None:
+        if descriptor in self._open:
+            self._selector.unregister(descriptor)
+            self._open.discard(descriptor)

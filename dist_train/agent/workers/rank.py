@@ -1,0 +1,93 @@
+"""One rank as a process: how it is started, signalled and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dist_train.agent.workers.rank_output import RankLog
+
+_TAIL_LINES = 15
+# Pids of ranks that have not been reaped. Of the whole process, as children are: a reaper of orphans (in
+# process 1 of a container) must leave these alone, from the fork on.
+UNREAPED: set[int] = set()
+
+
+@dataclass
+class Rank:
+    """One running rank."""
+
+    rank: int
+    local_rank: int
+    process: subprocess.Popen[bytes]
+    error_file: Path
+    log: RankLog
+    started_at: float = field(default_factory=time.monotonic)
+    returncode: int | None = None  # as subprocess has it: negative for a signal
+    ended_by_us: bool = False  # killed because the attempt had failed already
+    interrupted: bool = False  # it does not read the stop flag: asked to stop by SIGTERM
+    limit_exceeded: str | None = None  # killed because it exceeded this limit
+    cut_short: str | None = None  # killed after the end of its script: what did not end
+    stderr_tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+
+    def send(self, number: int) -> None:
+        """Signal the rank itself, not its children; do nothing when it has just ended."""
+        if self.returncode is None:
+            with suppress(OSError):
+                os.kill(self.process.pid, number)
+
+    def end_group(self) -> None:
+        """SIGKILL the rank's process group: itself and its loader workers.
+
+        Only before it is reaped: until then no other process can have its pid.
+        """
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def error_record(self) -> dict[str, object] | None:
+        """Read the rank's exception as worker_main wrote it, if it did."""
+        try:
+            record = json.loads(self.error_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
+
+
+def start_rank(
+    rank: int,
+    local_rank: int,
+    target: Sequence[str],
+    environ: Mapping[str, str],
+    error_file: Path,
+    log: RankLog,
+) -> Rank:
+    """Start one rank; call it from the main thread (PR_SET_PDEATHSIG)."""
+    argv = [
+        sys.executable,
+        "-u",
+        "-P",
+        "-m",
+        "dist_train.agent.workers.worker_main",
+        str(os.getpid()),
+        *target,
+    ]
+    process = subprocess.Popen(
+        argv,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # killpg reaches loader workers too, and Ctrl-C does not reach the rank
+        bufsize=0,
+    )
+    UNREAPED.add(process.pid)
+    return Rank(rank, local_rank, process, error_file, log)

@@ -1,0 +1,200 @@
+"""The first code of every rank: bind it to its agent, run the user's target, record its error.
+
+    python -u -P -m dist_train.agent.workers.worker_main AGENT_PID KIND VALUE [ARGS...]
+
+The user's script needs no decorator: an exception is written to TORCHELASTIC_ERROR_FILE before its
+traceback is printed. `__main__` is the script's own module to the end, and the process leaves as the
+interpreter does: threads are joined, exit functions run, globals are finalized (see interpreter_exit).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import NoReturn
+
+import dist_train
+from dist_train import env
+from dist_train.agent.workers.interpreter_exit import InterpreterExit
+from dist_train.agent.workers.process_title import set_title
+from dist_train.agent.workers.rank_signals import take_sigterm
+from dist_train.errors import DistTrainError
+from dist_train.jobs.parent_death_signal import end_with_parent
+
+_OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Run one rank; leaves by SystemExit."""
+    # Before anything registers an exit function, so that its own runs after all others.
+    leaving = InterpreterExit.watch(os.environ)
+    end_with_parent(int(argv[0]), signal.SIGKILL)
+    # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
+    # SIGINT does, the agent stops a script that does not read the stop flag.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get(env.STEP_SIGNALS) != "1":
+        take_sigterm()
+    set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
+    # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    kind, value, args = argv[1], argv[2], argv[3:]
+    code = _run(kind, value, args)
+    leaving.script_ended(code)
+    sys.exit(code)
+
+
+def _run(kind: str, value: str, args: list[str]) -> int:
+    # It stays in sys.modules to the end: exit functions still find its globals.
+    module = ModuleType("__main__")
+    try:
+        _run_target(module, kind, value, args)
+        _check_last_steps()
+    except SystemExit as leaving:
+        code = _exit_code(leaving)
+        if code != 0:
+            sys.last_value = leaving
+        return code
+    except BaseException as error:
+        # atexit functions may check whether the script failed, as after an uncaught exception.
+        sys.last_value = error
+        _report(error)
+        code = int(error.exit_code) if isinstance(error, DistTrainError) else 1
+        return 130 if isinstance(error, KeyboardInterrupt) else code
+    return 0
+
+
+def _run_target(module: ModuleType, kind: str, value: str, args: list[str]) -> None:
+    try:
+        if kind == "script":
+            _run_script(module, value, args)
+        else:
+            _run_module(module, value, args)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+
+
+def _check_last_steps() -> None:
+    """Raise NonFiniteError for the last steps that run.check_finite was given: no call or save follows."""
+    opened = sys.modules.get("dist_train.distributed.run")
+    run = None if opened is None else opened.current()
+    if run is not None:
+        run.finite_check.end()
+
+
+def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
+    sys.argv = [name, *args]
+    sys.path.insert(0, os.getcwd())
+    # As `python -m` does it; run_module() would drop the module's globals when it returns.
+    _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
+    sys.argv[0] = spec.origin
+    sys.modules["__main__"] = module
+    runpy._run_code(code, module.__dict__, None, "__main__", spec)  # type: ignore[attr-defined]
+
+
+def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    module.__file__ = path
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """Return the code as the interpreter does: None is 0, an int itself, anything else is printed and 1."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        cause = leaving.__context__
+        if isinstance(cause, DistTrainError) and leaving.code == cause.exit_code:
+            _record(cause)
+        return int(leaving.code or 0) & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    error.__traceback__ = _without_our_frames(error.__traceback__)
+    hint = None if isinstance(error, DistTrainError) else _hint(error)
+    _record(error, hint)
+    if isinstance(error, DistTrainError) and error.exit_code != DistTrainError.exit_code:
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        _print_traceback(error)
+    if hint is not None:
+        print(f"[dist-train] hint: {hint}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _hint(error: BaseException) -> str | None:
+    from dist_train.agent.failures.error_hints import hint_for
+
+    return hint_for(error)
+
+
+def _print_traceback(error: BaseException) -> None:
+    # torch's hook puts `[rank0]: ` before each line; the agent prefixes the rank, and folds equal lines.
+    if getattr(sys.excepthook, "__module__", "").startswith("torch."):
+        traceback.print_exception(error)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Drop the frames between the interpreter and the user's first line."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def _record(error: BaseException, hint: str | None = None) -> None:
+    target = os.environ.get(env.ERROR_FILE)
+    if not target:
+        return
+    frame = _user_frame(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    record = {
+        # torch's own shape (torch/distributed/elastic/multiprocessing/errors), so its readers work too
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {"py_callstack": text, "timestamp": "0"},
+        },
+        "exception": type(error).__name__,
+        "text": str(error),
+        "file": frame[0] if frame else None,
+        "line": frame[1] if frame else None,
+        "traceback": text,
+        "hint": hint,
+        "source": "dist-train" if isinstance(error, DistTrainError) else "rank",
+    }
+    try:
+        Path(target).write_text(json.dumps(record))
+    except OSError as why:
+        print(f"dist-train: the error record {target} could not be written: {why}", file=sys.stderr)
+
+
+def _user_frame(trace: TracebackType | None) -> tuple[str, int] | None:
+    """Return the innermost frame in a file of the user's own: not a library's, not ours."""
+    found = None
+    for frame, line in traceback.walk_tb(trace):
+        name = frame.f_code.co_filename
+        ours = name.startswith((_OUR_FOLDER, sys.base_prefix, "<")) or "site-packages" in name
+        if not ours:
+            found = (name, line)
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,12 @@
+"""The bytes of a checkpoint: what is written, hashed and checked, on any storage.
+
+layout              names of files, staging areas and leftovers
+byte_stream         how the format reads and writes bytes
+checkpoint_errors   errors of damaged, unsupported and differing checkpoints
+canonical_json      JSON with one form per value
+blocks              block hashes, and a reader that verifies them
+manifest            manifest.json, version 1
+tensor_bytes        tensors as bytes
+tensor_file         safetensors files as streams
+hashing             weights_hash and state_hash
+"""

@@ -1,0 +1,159 @@
+"""Write and read safetensors files as streams: hashed on the way, with no second copy in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.format.blocks import BLOCK_BYTES, BlockHasher, VerifiedReader
+from dist_train.checkpoint.format.byte_stream import ByteStream, Write
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, new_tensor, view_bytes
+
+ALIGN = 8
+# In the header's metadata: which tensors of pairs are complex numbers.
+COMPLEX128 = "__complex128__"
+# safetensors itself refuses longer headers.
+MAX_HEADER = 100_000_000
+# Hash a piece, then write it while it is still in the processor's cache.
+PIECE_BYTES = 4 * BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Header:
+    """The head of a safetensors file: its metadata, and its tensors in the order of their bytes."""
+
+    metadata: dict[str, str]
+    tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int]]
+
+
+class TensorFile:
+    """The bytes of one safetensors file; its size is known before any is written.
+
+    Args:
+        tensors: name -> `host` tensor.
+        metadata: text pairs for the header.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        # Wide elements first, as safetensors does, so that every tensor stays aligned.
+        order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        self._tensors = [tensors[name] for name in order]
+        # safetensors has no complex128: its numbers are stored as pairs, and the header says whose.
+        pairs = sorted(name for name in tensors if tensors[name].dtype == torch.complex128)
+        metadata = {**metadata, **({COMPLEX128: json.dumps(pairs)} if pairs else {})}
+        head: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+        end = 0
+        for name in order:
+            tensor = tensors[name]
+            start, end = end, end + tensor.nbytes
+            as_pairs = tensor.dtype == torch.complex128
+            entry = {
+                "dtype": code_of(torch.float64 if as_pairs else tensor.dtype),
+                "shape": [*tensor.shape, *([2] if as_pairs else [])],
+                "data_offsets": [start, end],
+            }
+            head[name] = entry
+        text = json.dumps(head, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % ALIGN)
+        self._head = len(text).to_bytes(8, "little") + text
+        self.bytes = len(self._head) + end
+
+    def write(self, write: Write) -> list[str]:
+        """Pass all bytes to `write`, in order; return the block hashes, taken before each write."""
+        hasher = BlockHasher()
+        for piece in self._pieces():
+            hasher.update(piece)
+            write(piece)
+        return hasher.finish()
+
+    def _pieces(self) -> Iterator[memoryview]:
+        yield memoryview(self._head)
+        for tensor in self._tensors:
+            view = view_bytes(host(tensor))
+            for start in range(0, len(view), PIECE_BYTES):
+                yield view[start : start + PIECE_BYTES]
+
+
+def read_tensors(reader: VerifiedReader) -> tuple[Header, dict[str, torch.Tensor]]:
+    """Read every tensor into new memory.
+
+    Raises:
+        DamagedCheckpoint: the file is not a safetensors file, or a block does not match.
+    """
+    header = _read_header(reader.name, reader.size, reader.read_into)
+    tensors = {}
+    for name, (dtype, shape, _count) in header.tensors.items():
+        tensors[name], view = new_tensor(shape, dtype)
+        reader.read_into(view)
+    reader.finish()
+    return header, tensors
+
+
+def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, torch.Tensor]]:
+    """The same for a file without block hashes, such as one that another tool wrote."""
+
+    def read_into(target: memoryview) -> None:
+        start = 0
+        while start < len(target):
+            count = stream.readinto(target[start:])
+            if not count:
+                raise DamagedCheckpoint(f"{name} is cut short", file=name)
+            start += count
+
+    header = _read_header(name, stream.size, read_into)
+    tensors = {}
+    for key, (dtype, shape, _count) in header.tensors.items():
+        tensors[key], view = new_tensor(shape, dtype)
+        read_into(view)
+    return header, tensors
+
+
+def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) -> Header:
+    length_box = bytearray(8)
+    if size < len(length_box):
+        raise _malformed(name, f"{size} bytes are too few")
+    read_into(memoryview(length_box))
+    length = int.from_bytes(length_box, "little")
+    if length > min(size - len(length_box), MAX_HEADER):
+        raise _malformed(name, f"its header claims to have {length} bytes")
+    text = bytearray(length)
+    read_into(memoryview(text))
+    try:
+        header, end = _parse_header(bytes(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _malformed(name, f"its header cannot be read: {error}") from error
+    if 8 + length + end != size:
+        raise _malformed(name, f"its header accounts for {8 + length + end} of {size} bytes")
+    return header
+
+
+def _parse_header(text: bytes) -> tuple[Header, int]:
+    head = json.loads(text.decode())
+    metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}
+    tensors = {}
+    end = 0
+    for name, entry in sorted(head.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
+        start, stop = entry["data_offsets"]
+        dtype, shape = dtype_of(entry["dtype"]), tuple(int(length) for length in entry["shape"])
+        count = dtype.itemsize
+        for length in shape:
+            count *= length
+        if start != end or stop - start != count or count < 0:
+            raise ValueError(f"the place of tensor '{name}' does not fit its shape")
+        tensors[name] = (dtype, shape, count)
+        end = stop
+    for name in json.loads(metadata.get(COMPLEX128, "[]")):
+        dtype, shape, count = tensors[name]
+        if dtype != torch.float64 or shape[-1:] != (2,):
+            raise ValueError(f"tensor '{name}' holds no pairs of float64")
+        tensors[name] = (torch.complex128, shape[:-1], count)
+    return Header(metadata, tensors), end
+
+
+def _malformed(name: str, why: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(f"{name} is not a safetensors file: {why}", file=name)

@@ -1,0 +1,93 @@
+"""Let rank 0 read or write for as long as it takes, while the other ranks wait for it.
+
+A save of a large model may take longer than the time-out of collectives, and than the watchdog's. So rank 0
+tells the others every half second that it still works, and each such beat counts as progress, on both sides.
+Rank 0's own beat counts only while its main thread uses processor time: one that hangs in the storage is
+still ended by the watchdog, and no beat is sent any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dist_train.checkpoint.agreement import error_from_json, error_to_json, on_rank_zero
+from dist_train.distributed.run import current
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import Control, JsonValue
+
+BEAT_S = 0.5
+# Rank 0 has used no processor time for so long: it hangs, and the others' collective may time out.
+STALLED_S = 600.0
+
+
+def on_rank_zero_for_long(control: Control, work: Callable[[], JsonValue]) -> JsonValue:
+    """`on_rank_zero`, for work that may outlast every time-out (collective)."""
+    if control.group is None:
+        return on_rank_zero(control, work)
+    if not control.is_main:
+        return _wait(control)
+    value: JsonValue = None
+    failure: Exception | None = None
+    with _Beats(control):
+        try:
+            value = work()
+        except Exception as error:
+            failure = error
+    control.broadcast([value, error_to_json(failure)])
+    if failure is not None:
+        raise failure
+    return value
+
+
+def _wait(control: Control) -> JsonValue:
+    while True:
+        answer = control.broadcast(None)
+        if answer is not None:
+            break
+        keep_alive()
+    assert isinstance(answer, list)
+    if answer[1] is not None:
+        raise error_from_json(0, answer[1])
+    return answer[0]
+
+
+def keep_alive() -> None:
+    """Count as progress for the current run's watchdog, if it watches."""
+    run = current()
+    if run is not None:
+        run.keep_alive()
+
+
+class _Beats:
+    """Sends None to the other ranks every BEAT_S seconds while the calling thread works."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._done = threading.Event()
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._thread = threading.Thread(target=self._beat, name="dist-train-save-beats", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        used, worked_at = 0.0, time.monotonic()
+        while not self._done.wait(BEAT_S):
+            now = time.clock_gettime(self._clock)
+            if now > used:
+                used, worked_at = now, time.monotonic()
+                keep_alive()
+            if time.monotonic() - worked_at > STALLED_S:
+                return
+            try:
+                self._control.broadcast(None)
+            except RuntimeError:
+                return  # a rank is gone: the answer's broadcast raises it in the main thread

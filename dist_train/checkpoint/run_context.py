@@ -1,0 +1,75 @@
+"""Defaults of a manager: those of the current run, or of the agent's environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as torch_dist
+
+from dist_train.distributed.control_group import Control
+from dist_train.distributed.determinism import facts
+from dist_train.distributed.run import current
+from dist_train.env import RankInfo, WorkerEnv
+from dist_train.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import JsonValue
+
+
+def current_control() -> Control:
+    """Return the current run's control group; that of a single process where there is no run.
+
+    Raises:
+        ConfigError: there are several ranks and no run: each would take itself for the only writer.
+    """
+    run = current()
+    if run is not None:
+        return run.control
+    grouped = torch_dist.is_available() and torch_dist.is_initialized()
+    world_size = torch_dist.get_world_size() if grouped else RankInfo.from_env().world_size
+    if world_size > 1:
+        raise ConfigError(
+            f"this is one of {world_size} ranks, but there is no run and so no control group",
+            cause="each rank would take itself for the only writer",
+            hint="call dt.init() first, or give the manager control=",
+        )
+    return Control()
+
+
+def run_and_attempt(run_id: str, attempt: int | None) -> tuple[str, int | None]:
+    """Return run id and attempt number; None where neither the caller nor an agent gave a number."""
+    worker = WorkerEnv.from_env()
+    if run_id or attempt is not None or worker is None:
+        return run_id, attempt
+    return worker.run_id, worker.attempt
+
+
+def run_seed() -> int | None:
+    """Return the current run's seed."""
+    run = current()
+    return None if run is None else run.seed
+
+
+def determinism_facts() -> dict[str, JsonValue]:
+    """Return what the bits depend on in this process."""
+    run = current()
+    return facts(torch.device("cpu") if run is None else run.device)
+
+
+def settle_finite_check() -> None:
+    """Wait for what the current run's check_finite was given: a save must not come before its answer.
+
+    Raises:
+        NonFiniteError: on all ranks, for a loss or gradient that is not finite.
+    """
+    run = current()
+    if run is not None:
+        run.finite_check.settle()
+
+
+def note_checkpoint(location: str) -> None:
+    """Remember the newest checkpoint of the current run, for the error of check_finite."""
+    run = current()
+    if run is not None:
+        run.finite_check.newest_checkpoint = location

@@ -1,0 +1,143 @@
+"""Write one checkpoint: plan the files, check the free space, stage, hash, publish."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+
+from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
+from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest, Shard, TensorEntry
+from dist_train.checkpoint.format.tensor_bytes import dtype_name
+from dist_train.checkpoint.format.tensor_file import TensorFile
+from dist_train.checkpoint.state.snapshot import Snapshot
+from dist_train.checkpoint.store.checkpoint_names import committed_steps
+from dist_train.checkpoint.store.commit import publish
+from dist_train.checkpoint.store.reader import PREFIX
+from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.errors import CheckpointWriteError
+
+# For the manifest's hashes, and blocks that are only partly filled.
+SLACK_BYTES = 64 << 10
+_RANKS = "ranks"
+
+
+def write_checkpoint(storage: CheckpointStorage, snapshot: Snapshot, after: int | None = None) -> Manifest:
+    """Commit a snapshot; return the manifest that is there in the end (an equal one may have been there).
+
+    Args:
+        storage: where to.
+        snapshot: what.
+        after: the step that the run went on from, as `publish` takes it.
+
+    Raises:
+        CheckpointWriteError: nothing was committed, nothing is left behind, older ones stay.
+    """
+    files = _plan(snapshot.tensors)
+    needed = sum(file.bytes for _prefix, file in files.values()) + len(snapshot.state_json) + SLACK_BYTES
+    needed += needed // BLOCK_BYTES * 40
+    step = snapshot.manifest.step
+    staging = staging_name(step, snapshot.manifest.attempt)
+    try:
+        storage.prepare()
+        storage.remove(staging)
+        _check_free_space(storage, step, needed)
+        storage.create_staging(staging)
+        manifest = _stage(storage, staging, snapshot, files)
+        return publish(storage, staging, manifest, after)
+    except BaseException as error:
+        with suppress(OSError):
+            storage.remove(staging)
+        if isinstance(error, OSError):
+            raise write_failed(error, storage, f"the checkpoint of step {step}", needed) from error
+        raise
+
+
+def _plan(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, TensorFile]]:
+    """Plan the files: name -> (the part of the manifest's keys that its own names leave out, its bytes)."""
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        first = key.split("/", 1)[0]
+        parts.setdefault(_RANKS if first.removeprefix("rank").isdigit() else first, {})[key] = tensor
+    files = {}
+    for part, inside in sorted(parts.items()):
+        # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
+        prefix = "" if part == _RANKS else f"{part}/"
+        named = {key[len(prefix) :]: tensor for key, tensor in inside.items()}
+        files[part + TENSOR_FILE] = (prefix, TensorFile(named, {"format": "pt", PREFIX: prefix}))
+    return files
+
+
+def _stage(
+    storage: CheckpointStorage,
+    staging: str,
+    snapshot: Snapshot,
+    files: Mapping[str, tuple[str, TensorFile]],
+) -> Manifest:
+    entries = []
+    for name, (_prefix, file) in files.items():
+        with storage.new_file(f"{staging}/{name}") as write:
+            entries.append(FileEntry(name=name, bytes=file.bytes, xxh3_128=file.write(write)))
+    digests = hash_bytes(snapshot.state_json)
+    entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
+    with storage.new_file(f"{staging}/{STATE_JSON}") as write:
+        write(memoryview(snapshot.state_json))
+    placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
+    manifest = snapshot.manifest.model_copy(update={"tensors": placed, "files": entries}).sealed()
+    with storage.new_file(f"{staging}/{MANIFEST}") as write:
+        write(memoryview(manifest.to_bytes()))
+    storage.seal(staging)
+    return manifest
+
+
+def _entry(key: str, tensor: torch.Tensor, files: Mapping[str, object]) -> TensorEntry:
+    own = key.split("/", 1)[0] + TENSOR_FILE
+    shape = list(tensor.shape)
+    shard = Shard(file=own if own in files else _RANKS + TENSOR_FILE, offset=[0] * len(shape), shape=shape)
+    return TensorEntry(dtype=dtype_name(tensor.dtype), shape=shape, shards=[shard])
+
+
+def _check_free_space(storage: CheckpointStorage, step: int, needed: int) -> None:
+    free = storage.free_bytes()
+    if free is not None and free < needed:
+        raise CheckpointWriteError(
+            f"the checkpoint of step {step} needs {needed:,} bytes; "
+            f"{storage.location} has {free:,} bytes free",
+            cause="nothing is deleted to make room",
+            hint=_hint(storage, "make room"),
+        )
+
+
+def write_failed(
+    error: OSError, storage: CheckpointStorage, target: str, needed: int = 4096
+) -> CheckpointWriteError:
+    """Make the error for a write that the storage refused: what stays, and what to do about it."""
+    reason = error.strerror or str(error)
+    what = f"{target} could not be written: {error.filename or storage.location}: {reason}"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return CheckpointWriteError(what, hint=_hint(storage, "fix that"))
+    try:
+        free = storage.free_bytes()
+    except OSError:
+        free = None
+    shown = "an unknown number of" if free is None else f"{free:,}"
+    quota = " (a quota may allow less)" if error.errno == errno.EDQUOT else ""
+    return CheckpointWriteError(
+        what,
+        cause=f"it needs {needed:,} bytes and {shown} bytes are free{quota}; nothing is deleted to make room",
+        hint=_hint(storage, "make room"),
+    )
+
+
+def _hint(storage: CheckpointStorage, act: str) -> str:
+    try:
+        steps = committed_steps(storage)
+    except OSError:
+        return f"older checkpoints stay; {act} and resume"
+    stays = (
+        f"the last good checkpoint (step {steps[-1]}) stays" if steps else "there was no checkpoint before it"
+    )
+    return f"{stays}; {act} and resume"

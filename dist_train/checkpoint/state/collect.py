@@ -1,0 +1,192 @@
+"""Collect the tensors and values of the state mapping that save() and load() are given."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from dist_train.checkpoint.format.tensor_bytes import check_storable, host
+from dist_train.checkpoint.state.encoding import encode
+from dist_train.checkpoint.state.module_state import module_state, parameter_names
+from dist_train.checkpoint.state.optimizers import encode_optimizer
+from dist_train.checkpoint.state.per_rank import PerRank, encode_per_rank
+from dist_train.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import JsonValue
+
+logger = logging.getLogger(__name__)
+
+MAIN = "model"
+PREFIXES = {"optimizer": "optim"}
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_RESERVED = re.compile(r"rank\d+|ranks|state|manifest|reserved")
+
+
+@dataclass
+class CollectedState:
+    """One rank's state, not yet copied anywhere.
+
+    Args:
+        entries: state key -> its {kind, content} in state.json.
+        owned: state key -> tensors by manifest key, each stored once.
+        aliases: manifest key of a tied tensor -> manifest key of the stored one.
+        buffers: manifest key of a module's buffer -> its name under `rank<r>/buffer/`.
+        local_buffers: buffers outside any state_dict, by their name under `rank<r>/buffer/`.
+        weights: the names of weights_hash -> manifest key of the stored tensor.
+        per_rank: state key -> what is each rank's own; its entry has no content before it is gathered.
+    """
+
+    entries: dict[str, JsonValue] = field(default_factory=dict)
+    owned: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    local_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    per_rank: dict[str, PerRank] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All replicated tensors by manifest key."""
+        return {key: tensor for part in self.owned.values() for key, tensor in part.items()}
+
+
+def on_host(collected: CollectedState) -> CollectedState:
+    """The same with every tensor in host memory: for rank 0, which compares, hashes and writes one copy.
+
+    Tensors that are there already are not copied.
+    """
+    owned = {
+        key: {name: host(tensor) for name, tensor in part.items()} for key, part in collected.owned.items()
+    }
+    local = {name: host(tensor) for name, tensor in collected.local_buffers.items()}
+    return replace(collected, owned=owned, local_buffers=local)
+
+
+def prefix_of(key: str) -> str:
+    """Return the first part of the manifest keys of a state key: `optimizer` -> `optim`."""
+    return PREFIXES.get(key, key)
+
+
+def kind_of(value: object) -> str:
+    """Return how a value of the mapping is stored and restored."""
+    if isinstance(value, PerRank):
+        return "per_rank"
+    if isinstance(value, nn.Module):
+        return "module"
+    if isinstance(value, Optimizer):
+        return "optimizer"
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return "object"
+    return "value"
+
+
+def is_optional(value: object) -> bool:
+    """Whether a checkpoint without this entry fits, too: a run can go on without it (callbacks)."""
+    return bool(getattr(value, "optional_in_checkpoint", False))
+
+
+def names_for(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[int, str]:
+    """Map id(parameter) to its name, from the modules of the mapping.
+
+    Where an optimizer holds parameters of several modules, each name begins with its module's key.
+    """
+    modules = {key: parameter_names(value) for key, value in state.items() if isinstance(value, nn.Module)}
+    wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for names in modules.values():
+        if wanted <= set(names):
+            return names
+    return {place: f"{key}/{name}" for key, names in modules.items() for place, name in names.items()}
+
+
+def buffer_name(key: str, name: str) -> str:
+    """Return the part of a per-rank key after `rank<r>/buffer/`."""
+    return name if key == MAIN else f"{prefix_of(key)}/{name}"
+
+
+def collect(state: Mapping[str, Any]) -> CollectedState:
+    """Read the whole mapping; tensors are views of live memory.
+
+    Raises:
+        CheckpointError: a key or a value that cannot be stored.
+    """
+    _check_keys(state)
+    out = CollectedState()
+    for key, value in state.items():
+        kind = kind_of(value)
+        prefix, tensors = prefix_of(key), out.owned.setdefault(key, {})
+        content: JsonValue
+        if kind == "module":
+            content = _collect_module(key, value, out)
+        elif kind == "optimizer":
+            content = encode_optimizer(value, names_for(value, state), prefix, tensors)
+        elif kind == "per_rank":
+            out.per_rank[key], content = value, None
+        elif kind == "tensor":
+            check_storable(key, value)
+            tensors[f"{prefix}/value"], content = value.detach(), None
+        else:
+            content = encode(value.state_dict() if kind == "object" else value, prefix, tensors)
+        # Without the word where it is not needed: state.json is hashed.
+        optional: dict[str, JsonValue] = {"optional": True} if is_optional(value) else {}
+        out.entries[key] = {"kind": kind, "content": content, **optional}
+    return out
+
+
+def refuse_unstorable(state: Mapping[str, Any], rank: int) -> None:
+    """Refuse before the training what its first save would refuse.
+
+    Raises:
+        CheckpointError: as `collect`.
+    """
+    modules = [value for value in state.values() if isinstance(value, nn.Module)]
+    if any(is_lazy(parameter) for module in modules for parameter in module.parameters()):
+        return  # not before their first forward
+    try:
+        for key, value in collect(state).per_rank.items():
+            encode_per_rank(key, value, rank, {})
+    except CheckpointError:
+        raise
+    except Exception as error:  # of a state_dict() that is not ready before the training
+        logger.debug("what `state` holds is not known before the training: %s", error)
+
+
+def _collect_module(key: str, module: nn.Module, out: CollectedState) -> JsonValue:
+    found, prefix = module_state(module), prefix_of(key)
+    for name, tensor in found.tensors.items():
+        if name not in found.aliases:
+            out.owned[key][f"{prefix}/{name}"] = tensor
+    out.aliases |= {f"{prefix}/{second}": f"{prefix}/{first}" for second, first in found.aliases.items()}
+    for name in found.buffers - set(found.aliases):
+        out.buffers[f"{prefix}/{name}"] = buffer_name(key, name)
+    for name, tensor in found.local_buffers.items():
+        out.local_buffers[buffer_name(key, name)] = tensor
+    if key == MAIN or not out.weights:
+        out.weights = {name: f"{prefix}/{found.aliases.get(name, name)}" for name in found.tensors}
+    return {"extra": encode(found.extra, f"{prefix}/extra state", out.owned[key])}
+
+
+def _check_keys(state: Mapping[str, Any]) -> None:
+    prefixes: dict[str, str] = {}
+    for key in state:
+        if not isinstance(key, str) or not _KEY.fullmatch(key) or _RESERVED.fullmatch(key):
+            raise CheckpointError(
+                f"{key!r} cannot be a key of the state",
+                cause="keys name files: letters, digits, _ and -, not beginning with a digit; "
+                "rank<number>, ranks, state, manifest and reserved are taken",
+            )
+        other = prefixes.setdefault(prefix_of(key), key)
+        if other != key:
+            raise CheckpointError(
+                f"the state keys '{other}' and '{key}' would share the name '{prefix_of(key)}'"
+            )

@@ -1,0 +1,42 @@
+"""Which of a checkpoint's weights and moments are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from dist_train.checkpoint.state.collect import CollectedState
+
+_NAMED = 8
+
+
+def not_finite(collected: CollectedState, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """The first manifest keys of parameters with a nan or an infinity, and of other state with a nan.
+
+    (A buffer may hold infinities: a mask. Values that are neither a module's nor an optimizer's are not
+    looked at.)
+
+    Args:
+        tensors: manifest key -> tensor in host memory.
+    """
+    found: list[str] = []
+    for key, owned in collected.owned.items():
+        entry = collected.entries[key]
+        kind = entry.get("kind") if isinstance(entry, dict) else None
+        for name in owned if kind in ("module", "optimizer") else ():
+            is_parameter = kind == "module" and name not in collected.buffers
+            if name in tensors and not _is_finite(tensors[name], is_parameter):
+                found.append(name)
+                if len(found) == _NAMED:
+                    return tuple(found)
+    return tuple(found)
+
+
+def _is_finite(tensor: torch.Tensor, infinities_count: bool) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() == 1:
+        return True
+    # One pass without a copy: a sum is finite only if every value is (but a large sum may overflow).
+    if bool(torch.isfinite(tensor.sum())):
+        return True
+    return bool((torch.isfinite(tensor) if infinities_count else ~torch.isnan(tensor)).all())

@@ -1,0 +1,131 @@
+"""Encode an optimizer's state by parameter name, never by index; load it with every bit and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from dist_train.checkpoint.format.checkpoint_errors import with_nearest
+from dist_train.checkpoint.state.encoding import decode, encode
+from dist_train.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import JsonValue
+
+Names = Mapping[int, str]
+
+
+def encode_optimizer(
+    optimizer: Optimizer, names: Names, prefix: str, tensors: dict[str, torch.Tensor]
+) -> dict[str, JsonValue]:
+    """Return JSON for an optimizer; its tensors go into `tensors` as `<prefix>/<parameter>/<state>`.
+
+    Args:
+        optimizer: its parameters must all be in `names`.
+        names: id(parameter) -> name.
+        prefix: first part of the tensors' keys.
+        tensors: receives the tensors.
+    """
+    packed = optimizer.state_dict()
+    order = [name for group in group_names(optimizer, names, prefix) for name in group]
+    state = {order[key] if isinstance(key, int) else key: value for key, value in packed["state"].items()}
+    groups: list[JsonValue] = []
+    for index, (group, params) in enumerate(
+        zip(packed["param_groups"], group_names(optimizer, names, prefix), strict=True)
+    ):
+        options = {key: value for key, value in group.items() if key != "params"}
+        names_json: list[JsonValue] = [*params]
+        where = f"{prefix}/param_groups/{index}"
+        groups.append({"params": names_json, "options": encode(options, where, tensors)})
+    rest = {key: value for key, value in packed.items() if key not in ("state", "param_groups")}
+    return {
+        "class": type(optimizer).__qualname__,
+        "param_groups": groups,
+        "state": {name: encode(value, f"{prefix}/{name}", tensors) for name, value in state.items()},
+        "rest": encode(rest, f"{prefix}/rest", tensors),
+    }
+
+
+def group_names(optimizer: Optimizer, names: Names, label: str) -> list[list[str]]:
+    """Return the parameters' names, group by group.
+
+    Raises:
+        CheckpointError: a parameter belongs to no module of the state.
+    """
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        found = []
+        for position, parameter in enumerate(group["params"]):
+            if id(parameter) not in names:
+                raise CheckpointError(
+                    f"'{label}': parameter {position} of group {index}, shape {tuple(parameter.shape)}, "
+                    "belongs to no module of the state",
+                    cause="optimizer state is stored under the parameters' names",
+                    hint='put the module beside it: state = {"model": model, "optimizer": optimizer}',
+                )
+            found.append(names[id(parameter)])
+        groups.append(found)
+    return groups
+
+
+def fit_optimizer(optimizer: Optimizer, entry: Mapping[str, Any], names: Names, label: str) -> None:
+    """Check that the stored state is for this class and these parameter groups.
+
+    Raises:
+        CheckpointError: naming what differs.
+    """
+    here, there = type(optimizer).__qualname__, entry["class"]
+    if here != there:
+        raise CheckpointError(
+            f"'{label}' was written by {there}; this optimizer is {here}",
+            hint=f"use {there}, or start afresh from the weights alone with load_model",
+        )
+    current, stored = (
+        group_names(optimizer, names, label),
+        [group["params"] for group in entry["param_groups"]],
+    )
+    if len(current) != len(stored):
+        raise CheckpointError(
+            f"'{label}' has {len(current)} parameter groups; the checkpoint has {len(stored)}"
+        )
+    for index, (mine, theirs) in enumerate(zip(current, stored, strict=True)):
+        missing, unexpected = set(mine) - set(theirs), set(theirs) - set(mine)
+        if missing or unexpected:
+            parts = [f"missing {with_nearest(missing, theirs)}"] if missing else []
+            parts += [f"unexpected {with_nearest(unexpected, mine)}"] if unexpected else []
+            raise CheckpointError(f"'{label}', parameter group {index}: {'; '.join(parts)}")
+
+
+def load_optimizer(
+    optimizer: Optimizer, entry: Mapping[str, Any], names: Names, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Load what `fit_optimizer` has accepted; works on an optimizer that has made no step yet."""
+    order = group_names(optimizer, names, "optimizer")
+    index = {name: number for number, name in enumerate(name for group in order for name in group)}
+    state = {name: decode(value, tensors) for name, value in entry["state"].items()}
+    groups = []
+    for group, mine in zip(entry["param_groups"], order, strict=True):
+        groups.append({**decode(group["options"], tensors), "params": [index[name] for name in mine]})
+    packed = {index.get(name, name): value for name, value in state.items()}
+    optimizer.load_state_dict({**decode(entry["rest"], tensors), "state": packed, "param_groups": groups})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _undo_casts(optimizer, parameter, state.get(names[id(parameter)]))
+
+
+@torch.no_grad()
+def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object) -> None:
+    # torch casts state to the parameter's dtype on loading (float32 moments of a bfloat16 parameter would
+    # lose bits), and keeps the tensors that it is given: here each gets its own dtype and memory back.
+    loaded = optimizer.state.get(parameter)
+    if not isinstance(saved, dict) or not isinstance(loaded, dict):
+        return
+    for key, value in saved.items():
+        if not isinstance(value, torch.Tensor) or not isinstance(loaded.get(key), torch.Tensor):
+            continue
+        layout = parameter if value.shape == parameter.shape else value
+        fresh = torch.empty_like(layout, dtype=value.dtype, device=loaded[key].device)
+        loaded[key] = fresh.copy_(value)

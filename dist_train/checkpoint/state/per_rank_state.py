@@ -1,0 +1,100 @@
+"""Gather each rank's own state on rank 0: RNG state, buffers that differ, PerRank entries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as torch_dist
+
+from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, new_tensor, view_bytes
+from dist_train.checkpoint.state.collect import CollectedState
+from dist_train.checkpoint.state.per_rank import encode_per_rank
+from dist_train.checkpoint.state.rng_state import capture_rng
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import Control, JsonValue
+
+
+def own_tensors(collected: CollectedState, rank: int, differing: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Return this rank's tensors: `rng/<name>`, and `buffer/<name>` where it differs from rank 0's."""
+    own = {f"rng/{name}": rng for name, rng in capture_rng().items()}
+    for name, tensor in collected.local_buffers.items():
+        # Outside any state_dict, so rank 0's copy has no other place.
+        if rank == 0 or name in differing:
+            own[f"buffer/{name}"] = host(tensor)
+    if rank > 0:
+        tensors = collected.tensors
+        own |= {f"buffer/{n}": host(tensors[key]) for key, n in collected.buffers.items() if n in differing}
+    return own
+
+
+def gather_per_rank(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gather all ranks' tensors as `rank<r>/<name>` (collective; empty but on rank 0)."""
+    everything: dict[str, torch.Tensor] = {}
+    for rank, payload in enumerate(control.all_gather_bytes(_pack(own))):
+        if control.is_main:
+            everything |= {f"rank{rank}/{name}": tensor for name, tensor in _unpack(payload).items()}
+    return everything
+
+
+def gather_entries(control: Control, collected: CollectedState) -> dict[str, torch.Tensor]:
+    """Gather the PerRank entries, of which rank 0 gets the contents and tensors (collective).
+
+    They may be large: no rank but rank 0 receives another's, and one after the other.
+    """
+    if not collected.per_rank:
+        return {}
+    own: dict[str, torch.Tensor] = {}
+
+    def encoded() -> dict[str, JsonValue]:
+        return {
+            key: encode_per_rank(key, value, control.rank, own) for key, value in collected.per_rank.items()
+        }
+
+    contents = on_every_rank(control, encoded)
+    rows = control.all_gather(contents)
+    payloads = _to_rank_zero(control, own)
+    if not control.is_main:
+        return {}
+    for key in collected.per_rank:
+        of_ranks = [row[key] for row in rows if isinstance(row, dict)]
+        collected.entries[key] = {"kind": "per_rank", "content": of_ranks}
+    return own | payloads
+
+
+def _to_rank_zero(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Send every rank's tensors to rank 0, which returns those of the others (collective)."""
+    payload = _pack(own) if control.rank else b""
+    sizes = control.all_gather(len(payload))
+    received: dict[str, torch.Tensor] = {}
+    for rank in range(1, control.world_size):
+        size = sizes[rank]
+        assert isinstance(size, int)
+        if control.rank == rank:
+            box = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+            torch_dist.send(box, dst=0, group=control.group)
+        elif control.is_main:
+            box = torch.empty(size, dtype=torch.uint8)
+            torch_dist.recv(box, src=rank, group=control.group)
+            received |= _unpack(view_bytes(box))
+    return received
+
+
+def _pack(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    head = [[name, code_of(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()]
+    text = json.dumps(head).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *(view_bytes(host(t)) for t in tensors.values())])
+
+
+def _unpack(payload: bytes | memoryview) -> dict[str, torch.Tensor]:
+    start = 8 + int.from_bytes(payload[:8], "little")
+    tensors = {}
+    for name, code, shape in json.loads(bytes(payload[8:start])):
+        tensors[name], view = new_tensor(shape, dtype_of(code))
+        view[:] = payload[start : start + len(view)]
+        start += len(view)
+    return tensors

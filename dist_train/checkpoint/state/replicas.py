@@ -1,0 +1,104 @@
+"""Compare the replicated state of all ranks at every save; name the rank that differs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from dist_train.checkpoint.format.canonical_json import dump_canonical
+from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
+from dist_train.checkpoint.format.hashing import state_hash
+from dist_train.checkpoint.state.collect import CollectedState
+from dist_train.rundir.name_ranks import name_ranks
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import Control, JsonValue
+
+_KIND_NAMES = {"module": "weights", "optimizer": "optimizer state"}
+
+
+def differing_buffers(control: Control, step: int, collected: CollectedState) -> frozenset[str]:
+    """Compare all replicated state over ranks (collective).
+
+    Returns:
+        Names (as under `rank<r>/buffer/`) of the buffers that are not equal on all ranks: those may differ,
+        such as BatchNorm's running statistics, and are saved for each rank.
+
+    Raises:
+        ReplicaMismatch: anything else differs; names the rank, the entry and a tensor.
+    """
+    if control.world_size == 1:
+        return frozenset()
+    buffers = {
+        collected.buffers[key]: tensor
+        for key, tensor in collected.tensors.items()
+        if key in collected.buffers
+    }
+    buffer_digests = _each(buffers | collected.local_buffers)
+    rows = control.all_gather([_entry_digests(collected), buffer_digests, {"step": step}])
+    _refuse_other_steps([_part(row, 2)["step"] for row in rows])
+    entries, buffer_rows = [_part(row, 0) for row in rows], [_part(row, 1) for row in rows]
+    for key in sorted({key for row in entries for key in row}):
+        digests = [row.get(key) for row in entries]
+        if len(set(digests)) > 1:
+            _raise_mismatch(control, step, collected, key, digests)
+    names = {name for row in buffer_rows for name in row}
+    return frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
+
+
+def _refuse_other_steps(steps: list[JsonValue]) -> None:
+    if len(set(map(str, steps))) > 1:
+        listed = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps[:8]))
+        raise ReplicaMismatch(
+            f"ranks save different steps ({listed})", cause="they have not made the same number of steps"
+        )
+
+
+def _entry_digests(collected: CollectedState) -> dict[str, JsonValue]:
+    digests: dict[str, JsonValue] = {}
+    for key, tensors in collected.owned.items():
+        shared = {name: tensor for name, tensor in tensors.items() if name not in collected.buffers}
+        digests[key] = state_hash(shared, dump_canonical(collected.entries[key]))
+    return digests
+
+
+def _each(tensors: Mapping[str, torch.Tensor]) -> dict[str, JsonValue]:
+    return {name: state_hash({"": tensor}, b"") for name, tensor in tensors.items()}
+
+
+def _part(row: JsonValue, index: int) -> dict[str, JsonValue]:
+    assert isinstance(row, list)
+    part = row[index]
+    assert isinstance(part, dict)
+    return part
+
+
+def _raise_mismatch(
+    control: Control, step: int, collected: CollectedState, key: str, digests: list[JsonValue]
+) -> None:
+    shared = {name: t for name, t in collected.owned.get(key, {}).items() if name not in collected.buffers}
+    rows = [row if isinstance(row, dict) else {} for row in control.all_gather(_each(shared))]
+    groups: dict[str, list[int]] = defaultdict(list)
+    for rank, digest in enumerate(digests):
+        groups[str(digest)].append(rank)
+    # The largest group is taken to be right; of equal ones that with the lowest rank.
+    ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+    majority, odd = ordered[0], sorted(rank for ranks in ordered[1:] for rank in ranks)
+    names = sorted({name for row in rows for name in row})
+    tensor = next((n for n in names if any(rows[r].get(n) != rows[majority[0]].get(n) for r in odd)), None)
+    entry = collected.entries.get(key)
+    what = _KIND_NAMES.get(str(entry.get("kind")) if isinstance(entry, dict) else "", "state")
+    tie = len(ordered[1]) == len(majority)
+    raise ReplicaMismatch(
+        f"step {step} is not saved: {name_ranks(odd)} {'has' if len(odd) == 1 else 'have'} "
+        f"other {what} ('{key}') than {name_ranks(majority)}"
+        + (f", first in '{tensor}'" if tensor else ", in values outside its tensors"),
+        odd,
+        cause="no majority: either side may be the wrong one"
+        if tie
+        else "a faulty device, or code that does not do the same on all ranks",
+        hint="resume from the last checkpoint; state that is each rank's own: dt.checkpoint.PerRank(object)",
+    )

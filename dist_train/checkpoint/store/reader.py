@@ -1,0 +1,129 @@
+"""Read a whole checkpoint: every byte is verified before any is returned."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.format.canonical_json import load_canonical
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
+from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.tensor_bytes import dtype_name
+from dist_train.checkpoint.format.tensor_file import read_tensors
+from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
+
+PREFIX = "prefix"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A verified checkpoint, copied into memory.
+
+    Args:
+        name: its name in the storage, `step-00000007`.
+        location: its path or URL.
+        manifest: its manifest.
+        tensors: manifest key -> tensor; aliases are not expanded.
+        entries: state key -> {kind, content}, from state.json.
+        reserved: what save() stores for its own use: score, seed.
+    """
+
+    name: str
+    location: str
+    manifest: Manifest
+    tensors: Mapping[str, torch.Tensor]
+    entries: Mapping[str, Any]
+    reserved: Mapping[str, Any]
+
+    def below(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Return the tensors below `prefix`/ by the rest of their key, tied ones under both names."""
+        aliases = {second: self.tensors[first] for second, first in self.manifest.aliases.items()}
+        start = f"{prefix}/"
+        everything = {**self.tensors, **aliases}
+        return {key[len(start) :]: tensor for key, tensor in everything.items() if key.startswith(start)}
+
+
+def read_checkpoint(storage: CheckpointStorage, name: str) -> LoadedCheckpoint:
+    """Read and verify everything.
+
+    Raises:
+        DamagedCheckpoint: naming the file and block.
+        UnsupportedCheckpoint: a later version wrote it.
+    """
+    manifest = read_committed(storage, name)
+    tensors: dict[str, torch.Tensor] = {}
+    state: Any = None
+    for entry in manifest.files:
+        try:
+            if entry.name.endswith(TENSOR_FILE):
+                tensors |= _read_tensor_file(storage, name, entry, manifest)
+            elif entry.name == STATE_JSON:
+                state = _read_state(storage, name, entry)
+            else:
+                check_file(storage, name, entry)
+        except OSError as error:
+            if error.errno != errno.EIO and not isinstance(error, FileNotFoundError):
+                raise
+            raise DamagedCheckpoint(f"{entry.name}: {error.strerror or error}", file=entry.name) from error
+    _check_complete(manifest, tensors)
+    if not isinstance(state, dict) or set(state) != {"entries", "reserved"}:
+        raise DamagedCheckpoint(f"{STATE_JSON} is not what save() writes", file=STATE_JSON)
+    return LoadedCheckpoint(
+        name, storage.locate(name), manifest, tensors, state["entries"], state["reserved"]
+    )
+
+
+def _read_tensor_file(
+    storage: CheckpointStorage, name: str, entry: FileEntry, manifest: Manifest
+) -> dict[str, torch.Tensor]:
+    try:
+        with open_verified(storage, name, entry) as reader:
+            header, tensors = read_tensors(reader)
+    except DamagedCheckpoint as error:
+        if error.block is None:
+            # A header that makes no sense is the effect; name the block that is the cause.
+            check_file(storage, name, entry)
+        raise
+    prefix = header.metadata.get(PREFIX, "")
+    found = {prefix + key: tensor for key, tensor in tensors.items()}
+    for key, tensor in found.items():
+        listed = manifest.tensors.get(key)
+        if listed is None or listed.shards[0].file != entry.name:
+            raise DamagedCheckpoint(
+                f"{entry.name} holds a tensor '{key}' that the manifest does not place there"
+            )
+        if (listed.dtype, listed.shape) != (dtype_name(tensor.dtype), list(tensor.shape)):
+            raise DamagedCheckpoint(
+                f"{entry.name}: tensor '{key}' has another dtype or shape than in the manifest"
+            )
+    return found
+
+
+def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> object:
+    raw = bytearray(entry.bytes)
+    with open_verified(storage, name, entry) as reader:
+        reader.read_into(memoryview(raw))
+        reader.finish()
+    try:
+        return load_canonical(bytes(raw))
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{STATE_JSON} is not canonical JSON: {error}", file=STATE_JSON) from error
+
+
+def _check_complete(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
+    for key, entry in manifest.tensors.items():
+        if len(entry.shards) != 1 or entry.shards[0].shape != entry.shape:
+            raise UnsupportedCheckpoint(
+                f"tensor '{key}' is stored in {len(entry.shards)} shards; this version reads whole ones"
+            )
+        if key not in tensors:
+            raise DamagedCheckpoint(f"tensor '{key}' is in the manifest but in no file")
+    for second, first in manifest.aliases.items():
+        if first not in tensors:
+            raise DamagedCheckpoint(f"'{second}' is an alias of '{first}', which is not stored")

@@ -1,0 +1,176 @@
+"""Check and list checkpoints without loading them; nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dist_train.checkpoint.format.blocks import VerifiedReader
+from dist_train.checkpoint.format.canonical_json import load_canonical
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing
+from dist_train.checkpoint.store.checkpoint_names import is_there, read_manifest, step_names
+from dist_train.checkpoint.store.fence import Fence, read_fence
+from dist_train.checkpoint.store.open_storage import Location, open_checkpoint, open_storage
+from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.errors import CheckpointError, NotFoundError
+from dist_train.rundir.step_names import parse_step
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The outcome of one verification; the checkpoint is whole if `problems` is empty.
+
+    Args:
+        path: the checkpoint's directory; its name alone where it is not on a file system.
+        manifest: None where it cannot be read.
+        problems: what is wrong, one sentence each.
+        location: the path or URL.
+    """
+
+    path: Path
+    manifest: Manifest | None
+    problems: tuple[str, ...] = field(default=())
+    location: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True when every byte is as it was written."""
+        return not self.problems
+
+    @property
+    def bytes(self) -> int:
+        """Size of the data files."""
+        return sum(entry.bytes for entry in self.manifest.files) if self.manifest else 0
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """One line of a listing; the data files were not read."""
+
+    step: int
+    path: Path
+    manifest: Manifest | None
+    problem: str | None
+    score: float | None
+    location: str = ""
+
+
+def read_committed(storage: CheckpointStorage, name: str) -> Manifest:
+    """Read a checkpoint's manifest and compare its list of files with those that are there.
+
+    Raises:
+        DamagedCheckpoint: no manifest, a damaged one, a missing or an unlisted file.
+    """
+    try:
+        manifest = read_manifest(storage, name)
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"there is no {MANIFEST}", file=MANIFEST) from error
+    if parse_step(name) not in (None, manifest.step):
+        raise DamagedCheckpoint(f"{name} holds step {manifest.step}", file=MANIFEST)
+    check_listing(manifest, storage.files(name))
+    return manifest
+
+
+def open_verified(storage: CheckpointStorage, name: str, entry: FileEntry) -> VerifiedReader:
+    """Open a file of a checkpoint; its bytes are compared with the manifest's hashes as they are read."""
+    stream = storage.open(f"{name}/{entry.name}")
+    return VerifiedReader(stream, entry.name, entry.bytes, entry.xxh3_128, entry.block_bytes)
+
+
+def check_file(storage: CheckpointStorage, name: str, entry: FileEntry) -> None:
+    """Read a whole file of a checkpoint and compare every block.
+
+    Raises:
+        DamagedCheckpoint: naming the file and the first bad block.
+    """
+    with open_verified(storage, name, entry) as reader:
+        reader.finish()
+
+
+def check_checkpoint(storage: CheckpointStorage, name: str) -> Manifest:
+    """Read every byte of a checkpoint and compare it.
+
+    Raises:
+        DamagedCheckpoint: naming the file and block.
+    """
+    manifest = read_committed(storage, name)
+    for entry in manifest.files:
+        check_file(storage, name, entry)
+    return manifest
+
+
+def verify_checkpoint(path: str | Path) -> VerifyReport:
+    """Read every byte of one checkpoint; all problems are listed, not only the first.
+
+    Args:
+        path: its directory or URL.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+    """
+    return verify_stored(*open_checkpoint(path))
+
+
+def verify_stored(storage: CheckpointStorage, name: str) -> VerifyReport:
+    """`verify_checkpoint` for a checkpoint of a storage."""
+    if not is_there(storage, name):
+        raise NotFoundError(f"no checkpoint directory {storage.locate(name)}")
+    problems: list[str] = []
+    manifest: Manifest | None = None
+    try:
+        manifest = read_manifest(storage, name)
+        read_committed(storage, name)
+    except FileNotFoundError:
+        problems.append(f"there is no {MANIFEST}")
+    except (CheckpointError, OSError) as error:
+        problems.append(str(error))
+    for entry in manifest.files if manifest else ():
+        try:
+            check_file(storage, name, entry)
+        except FileNotFoundError:
+            continue  # check_listing has named it
+        except (DamagedCheckpoint, OSError) as error:
+            problems.append(str(error))
+    return VerifyReport(storage.path_of(name), manifest, tuple(problems), storage.locate(name))
+
+
+def list_checkpoints(directory: Location) -> list[ListedCheckpoint]:
+    """List every `step-<n>` of a checkpoint directory, oldest first, with its manifest.
+
+    Args:
+        directory: a directory, a URL, or a storage.
+    """
+    storage = open_storage(directory)
+    fence = read_fence(storage)
+    return [_listed(storage, fence, step, name) for step, name in step_names(storage).items()]
+
+
+def _listed(storage: CheckpointStorage, fence: Fence | None, step: int, name: str) -> ListedCheckpoint:
+    manifest, problem, score = None, None, None
+    try:
+        manifest = read_committed(storage, name)
+        if fence is not None and not fence.admits(manifest):
+            problem = f"written by attempt {manifest.attempt}, which had been given up"
+        score = read_score(storage, name)
+    except (CheckpointError, OSError) as error:
+        problem = str(error)
+    return ListedCheckpoint(step, storage.path_of(name), manifest, problem, score, storage.locate(name))
+
+
+def read_score(storage: CheckpointStorage, name: str) -> float | None:
+    """Read the score that was given to save(), from state.json; None if none was."""
+    score = read_reserved(storage, name).get("score")
+    return float(score) if isinstance(score, int | float) else None
+
+
+def read_reserved(storage: CheckpointStorage, name: str) -> dict[str, Any]:
+    """Read what save() stores for its own use (score, seed, non_finite) from state.json; empty without it."""
+    try:
+        state = load_canonical(storage.read(f"{name}/{STATE_JSON}"))
+    except (OSError, ValueError):
+        return {}
+    reserved = state.get("reserved") if isinstance(state, dict) else None
+    return reserved if isinstance(reserved, dict) else {}

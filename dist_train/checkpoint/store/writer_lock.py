@@ -1,0 +1,57 @@
+"""One live writer per directory: a lock that the system releases when its process ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".writer.lock"
+# (process, directory) -> the open file: closing it would release the lock, and a forked child has none.
+_held: dict[tuple[int, str], int] = {}
+
+
+def hold_writer_lock(directory: Path, holder: str) -> str | None:
+    """Become the directory's writer until this process ends.
+
+    A lock of POSIX, not flock: a forked loader worker that outlives its rank does not inherit it, and it
+    holds between nodes on a file server.
+
+    Args:
+        directory: exists.
+        holder: who this is, for the message of whoever comes second.
+
+    Returns:
+        None where this process holds it now; what the other one wrote where it is taken.
+    """
+    path = directory / LOCK
+    key = (os.getpid(), os.path.realpath(path))
+    if key in _held and _is_file(_held[key], path):
+        return None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        taken = error.errno in (errno.EACCES, errno.EAGAIN)
+        other = os.pread(descriptor, 4096, 0).decode(errors="replace")
+        os.close(descriptor)
+        if taken:
+            return other or "a process that left no name"
+        logger.warning("%s has no file locks (%s): a second live writer is not found", directory, error)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, holder.encode(), 0)
+    _held[key] = descriptor
+    return None
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether the path still is the open file: the directory may have been removed and made again."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False

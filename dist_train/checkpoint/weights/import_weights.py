@@ -1,0 +1,177 @@
+"""Open weights of our checkpoints, safetensors and torch.save files, by their content, not their name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dist_train.checkpoint.format.layout import MANIFEST
+from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.state.collect import MAIN
+from dist_train.checkpoint.state.encoding import decode
+from dist_train.checkpoint.state.restore import module_tensors
+from dist_train.checkpoint.store.checkpoint_names import step_names
+from dist_train.checkpoint.store.file import FileStorage
+from dist_train.checkpoint.store.find_latest import load_newest
+from dist_train.checkpoint.store.open_storage import open_checkpoint
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.weights.find_state_dict import find_state_dict
+from dist_train.checkpoint.weights.safetensors_file import read_safetensors
+from dist_train.checkpoint.weights.torch_file import read_torch_file
+from dist_train.errors import CheckpointError, NotFoundError
+from dist_train.rundir.step_names import parse_step
+
+# Keys of a safetensors header that are not names of tensors.
+_NOT_ALIASES = ("format", "prefix")
+# The entry of the callback `ema`: averages by the model's names (dist_train/trainer/callbacks/ema.py).
+EMA = "ema"
+_TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a file or checkpoint, in host memory.
+
+    Args:
+        tensors: by the names in the file, tied ones under each of theirs.
+        extra: entries that are not tensors (a module's get_extra_state).
+        origin: the kind of file, for the log.
+        unused: what else the file holds.
+        manifest: that of our checkpoint.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    extra: dict[str, Any]
+    origin: str
+    unused: tuple[str, ...] = field(default=())
+    manifest: Manifest | None = None
+
+
+def open_weights(path: Path, entry: str | None = None) -> Weights:
+    """Read weights; a checkpoint is verified first, and nothing is unpickled.
+
+    Args:
+        path: a checkpoint directory, a safetensors file or a file of torch.save.
+        entry: which part holds the weights, where several do.
+
+    Raises:
+        NotFoundError: nothing is there; CheckpointError: damaged, unsafe, or no weights in it.
+    """
+    try:
+        if not path.exists():
+            raise NotFoundError(f"no file or checkpoint {path}")
+        if path.is_dir():
+            return _checkpoint(path, entry)
+        with open(path, "rb") as file:
+            head = file.read(16)
+    except PermissionError as error:
+        raise NotFoundError(f"{error.filename or path} may not be read: {error.strerror}") from error
+    if head.startswith((_ZIP, _PICKLE)) or (path.suffix in _TORCH_SUFFIXES and not _is_safetensors(head)):
+        return _torch_file(path, entry)
+    return _safetensors(path, entry)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return head[8:9] == b"{"
+
+
+def _checkpoint(path: Path, entry: str | None) -> Weights:
+    if not (path / MANIFEST).exists():
+        raise NotFoundError(f"{path} is no checkpoint: it has no {MANIFEST}", hint=_instead(path))
+    return _of_checkpoint(read_checkpoint(*open_checkpoint(path)), entry)
+
+
+def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]:
+    """`open_weights` for a path that may also be a folder of checkpoints: the newest whole one is taken.
+
+    Damaged newer ones are not moved to quarantine/.
+
+    Returns:
+        The weights, and the checkpoint or file that they were read from.
+
+    Raises:
+        NotFoundError: there is no checkpoint; CheckpointError: none of them can be used.
+    """
+    if not path.is_dir() or (path / MANIFEST).exists() or parse_step(path.name) is not None:
+        return open_weights(path, entry), path
+    return _newest(path, entry)
+
+
+def _newest(folder: Path, entry: str | None) -> tuple[Weights, Path]:
+    loaded = load_newest(FileStorage(folder), read_only=True)
+    if loaded is None:
+        raise NotFoundError(f"there is no checkpoint in {folder}")
+    return _of_checkpoint(loaded, entry), folder / loaded.name
+
+
+def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
+    if entry == EMA and EMA in loaded.entries and MAIN in loaded.entries:
+        return _averaged(loaded)
+    path = loaded.location
+    modules = sorted(k for k, part in loaded.entries.items() if part["kind"] == "module")
+    if entry is None and MAIN not in modules and len(modules) != 1:
+        raise CheckpointError(f"{path} has no entry '{MAIN}', but {', '.join(modules) or 'no module'}")
+    if entry is not None and entry not in modules:
+        raise CheckpointError(f"{path} has no module '{entry}', but {', '.join(modules) or 'none'}")
+    key = entry or (MAIN if MAIN in modules else modules[0])
+    return Weights(
+        module_tensors(key, loaded),
+        decode(loaded.entries[key]["content"]["extra"], loaded.tensors),
+        f"checkpoint of step {loaded.manifest.step}, entry '{key}'",
+        tuple(sorted(set(loaded.entries) - {key})),
+        loaded.manifest if key == MAIN or len(modules) == 1 else None,
+    )
+
+
+def _averaged(loaded: LoadedCheckpoint) -> Weights:
+    """The weights of the callback `ema`: the model's names, with the averages in place of its tensors."""
+    averages, aliases = loaded.below(EMA), loaded.manifest.aliases
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in module_tensors(MAIN, loaded).items():
+        first = aliases.get(f"{MAIN}/{name}", f"{MAIN}/{name}").removeprefix(f"{MAIN}/")
+        tensors[name] = averages.get(first, tensor)
+    return Weights(
+        tensors,
+        decode(loaded.entries[MAIN]["content"]["extra"], loaded.tensors),
+        f"checkpoint of step {loaded.manifest.step}, entry '{EMA}'",
+        tuple(sorted(set(loaded.entries) - {EMA})),
+    )
+
+
+def _instead(path: Path) -> str:
+    if (path / ".metadata").exists():
+        command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
+        return f"torch.distributed.checkpoint wrote it; it needs pickle: {command} {path} weights.pt"
+    for folder in (path, path / "checkpoints"):
+        steps = list(step_names(FileStorage(folder)).values())
+        if steps:
+            return f"did you mean {folder / steps[-1]}?"
+    files = sorted(file.name for file in path.iterdir() if file.suffix in (".safetensors", *_TORCH_SUFFIXES))
+    return f"did you mean {path / files[0]}?" if len(files) == 1 else "give one step-<n> directory, or a file"
+
+
+def _safetensors(path: Path, entry: str | None) -> Weights:
+    if entry is not None:
+        raise CheckpointError(
+            f"{path} is a safetensors file, which has no entry '{entry}': it is one state dict"
+        )
+    header, tensors = read_safetensors(path)
+    aliases = {
+        second: first
+        for second, first in header.metadata.items()
+        if second not in _NOT_ALIASES and second not in tensors and first in tensors
+    }
+    tied = {second: tensors[first] for second, first in aliases.items()}
+    return Weights(tensors | tied, {}, "safetensors")
+
+
+def _torch_file(path: Path, entry: str | None) -> Weights:
+    found = find_state_dict(read_torch_file(path), str(path), entry)
+    tensors = {name: value for name, value in found.state.items() if isinstance(value, torch.Tensor)}
+    extra = {name: value for name, value in found.state.items() if name not in tensors}
+    origin = f"torch.save, entry '{found.entry}'" if found.entry else "torch.save"
+    return Weights(tensors, extra, origin, found.unused)

@@ -1,0 +1,89 @@
+"""Options that depend on the launcher: its own are validated, another launcher's are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dist_train.cli.launch.arguments import LaunchArguments
+from dist_train.cli.launch.launch_options import OptionGroup
+from dist_train.errors import ConfigError, UsageError
+from dist_train.jobs.launcher import Launcher
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+    from dist_train.config.launch_section import LaunchConfig
+
+
+def refuse_foreign_options(arguments: LaunchArguments, groups: list[OptionGroup], launcher: str) -> None:
+    """Raise UsageError for an option of a launcher that was not chosen."""
+    own = _own_names(groups, launcher)
+    for group in groups:
+        if group.launchers is None or launcher in group.launchers:
+            continue
+        for option in group.options:
+            if option.name in arguments.options and option.name not in own:
+                raise UsageError(
+                    f"{arguments.typed[option.name]} is an option of the {min(group.launchers)} launcher",
+                    cause=f"this job goes to {launcher}",
+                    hint=f"add --launcher {min(group.launchers)}, or drop the option",
+                )
+
+
+def refuse_unsupported_options(arguments: LaunchArguments, launcher: Launcher) -> None:
+    """Raise UsageError for a common option that this launcher cannot honour; it is never ignored."""
+    for name, why in launcher.refuses.items():
+        if name in arguments.options:
+            raise UsageError(
+                f"{arguments.typed[name]} means nothing to the {launcher.name} launcher",
+                cause=why,
+                hint="drop it; in a config's launch section it may stay, for the other launchers",
+            )
+
+
+def launcher_options(
+    arguments: LaunchArguments, groups: list[OptionGroup], launch: LaunchConfig, launcher: Launcher
+) -> BaseModel:
+    """The config's section `launch.<launcher>`, and above it the command line's options."""
+    own = _own_names(groups, launcher.name)
+    typed = {name: value for name, value in arguments.options.items() if name in own}
+    return validated_options(launcher, {**launcher_section(launch, launcher.name), **typed})
+
+
+def launcher_section(launch: LaunchConfig, launcher: str) -> dict[str, Any]:
+    """The section of a launcher in a config's launch section; empty where there is none."""
+    section = getattr(launch, launcher, None)  # the section's name is the launcher's
+    return dict(section) if isinstance(section, Mapping) else {}
+
+
+def validated_options(launcher: Launcher, values: Mapping[str, Any], where: str | None = None) -> BaseModel:
+    """The launcher's options model; raise ConfigError with every wrong value.
+
+    Args:
+        where: what the error calls the place of the values; None: the options of the launcher.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return launcher.Options.model_validate(values)
+    except ValidationError as error:
+        where = where or f"options of the {launcher.name} launcher"
+        problems = "; ".join(f"{_path(e)}: {e['msg']} (got {_shown(e)})" for e in error.errors())
+        known = ", ".join(launcher.Options.model_fields) or "none"
+        raise ConfigError(f"{where}: {problems}", hint=f"it knows: {known}") from None
+
+
+def _own_names(groups: list[OptionGroup], launcher: str) -> set[str]:
+    own = (group for group in groups if group.launchers is not None and launcher in group.launchers)
+    return {str(option.name) for group in own for option in group.options}
+
+
+def _path(error: ErrorDetails) -> str:
+    return ".".join(map(str, error["loc"]))
+
+
+def _shown(error: ErrorDetails) -> str:
+    """The value that was given; not where it may be a secret by mistake."""
+    return "a text that is not shown" if "secret" in str(error["loc"][:1]) else repr(error["input"])

@@ -1,0 +1,83 @@
+"""The ranks' environment: variables by --env and --secret, and the number of CPU threads."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from dist_train import env
+from dist_train.cli.launch.arguments import LaunchArguments
+from dist_train.cli.launch.device_choice import Devices
+from dist_train.errors import ConfigError, UsageError
+from dist_train.jobs.launcher import Launcher
+from dist_train.jobs.machine import usable_cores
+
+if TYPE_CHECKING:
+    from dist_train.config.launch_section import LaunchConfig
+    from dist_train.config.schema import RunConfig
+
+
+def threads_per_rank(
+    config: RunConfig | None, launch: LaunchConfig, devices: Devices
+) -> tuple[int, tuple[str, ...]]:
+    """CPU threads per rank, and a notice on their origin.
+
+    The number changes the bits of sums, so it is resolved once, here, and stored with the run.
+    """
+    if config is not None and config.threads_per_rank is not None:
+        return config.threads_per_rank, ()
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
+    if devices.device == "cpu":
+        default = "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)"
+        return 1, (default,)
+    if launch.launcher != "local":
+        # This machine's cores are not those of the nodes.
+        threads = launch.cpus_per_gpu or 1
+        return threads, (f"threads per rank: {threads} (--cpus-per-gpu; threads_per_rank changes it)",)
+    cores = usable_cores()
+    threads = max(1, cores.amount // devices.procs)
+    origin = f"{cores.amount} cores, {cores.reason} / {devices.procs} ranks"
+    return threads, (f"threads per rank: {threads} ({origin})",)
+
+
+def rank_environment(arguments: LaunchArguments, launch: LaunchConfig) -> tuple[tuple[str, str], ...]:
+    """Variables of the config's launch section, and above them --env; sorted by name."""
+    typed: dict[str, str] = {}
+    for word in arguments.options.get("env", ()):
+        name, value = _env_variable(word)
+        if typed.setdefault(name, value) != value:
+            raise UsageError(f"--env {name} is given twice: {typed[name]} and {value}", hint="give it once")
+    return tuple(sorted({**launch.env, **typed}.items()))
+
+
+def _env_variable(word: str) -> tuple[str, str]:
+    from dist_train.config import is_secret_name
+
+    name, equals, value = word.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"--env {word!r} is not of the form NAME=VALUE")
+    if is_secret_name(name):
+        raise UsageError(
+            f"--env {name}=… looks like a secret, and the plan is written into the run directory",
+            hint=f"hand it over with --secret {name}",
+        )
+    if name.startswith("DIST_TRAIN_") and name != env.INJECT:
+        raise UsageError(f"--env {name}: variables DIST_TRAIN_* are dist-train's own")
+    return name, value
+
+
+def secret_names(arguments: LaunchArguments, launcher: Launcher) -> tuple[str, ...]:
+    """Names of --secret, never values; a secret that is missing is found now, not by a rank."""
+    names = tuple(dict.fromkeys(arguments.options.get("secret", ())))
+    if launcher.holds_secrets:
+        return names  # the values are in the cluster, and this shell need not have them
+    for name in names:
+        if name not in os.environ:
+            raise ConfigError(
+                f"--secret {name}: the environment has no variable of this name",
+                hint=f"export {name}=… in this shell first; its value is written nowhere",
+            )
+    return names

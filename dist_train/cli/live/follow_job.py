@@ -1,0 +1,68 @@
+"""Follow a job to its end, and report the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dist_train.cli.live.display_mode import Progress
+from dist_train.cli.live.live_view import shown
+from dist_train.cli.run.find_run import open_found, short_name_of
+from dist_train.errors import ExitCode
+from dist_train.jobs.launcher import Detached, JobHandle, Launcher
+from dist_train.rundir import RunDir
+from dist_train.rundir.failure import read_failure
+from dist_train.rundir.outcome_text import render_failure, render_result
+from dist_train.rundir.result import read_result
+
+
+def follow(launcher: Launcher, handle: JobHandle, run_dir: Path, progress: Progress = "plain") -> int:
+    """Wait for the end, then print the failure block (stderr) or the result table (stdout).
+
+    Args:
+        progress: how the run's progress is shown until then.
+    """
+    run = RunDir(run_dir)
+    before = _stamp(run.failure)
+    try:
+        with shown(progress, open_found(run)):
+            code = launcher.wait(handle, str(run_dir))
+    except Detached:
+        word = short_name_of(run)
+        click.echo(
+            f"\n[dist-train] detached: job {handle.id} goes on.\n"
+            f"  dist-train logs -f {word}\n  dist-train cancel {word}",
+            err=True,
+        )
+        return int(ExitCode.INTERRUPTED)
+    report_end(run, code, failed_now=_stamp(run.failure) != before)
+    return code
+
+
+def report_end(run: RunDir, code: int, failed_now: bool) -> None:
+    """Print the result, the failure, or how to go on."""
+    result = read_result(run)
+    if code == ExitCode.OK:
+        if result is not None:
+            click.echo(render_result(run.path, result))
+        return
+    if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED, ExitCode.CANCELLED):
+        word = {ExitCode.PREEMPTED: "saved and stopped", ExitCode.CANCELLED: "cancelled"}.get(
+            ExitCode(code), "stopped"
+        )
+        click.echo(f"[dist-train] {word}; go on with: dist-train resume {run.path}", err=True)
+        return
+    failure = read_failure(run) if failed_now else None
+    if failure is not None:
+        click.echo(render_failure(failure, code), err=True)
+    else:
+        click.echo(f"[dist-train] ended with exit code {code}; logs: {run.logs}", err=True)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino

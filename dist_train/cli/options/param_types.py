@@ -1,0 +1,41 @@
+"""Types of option values, whose errors name the values that are allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dist_train.near_names import nearest
+
+
+class OneOf(click.Choice):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """One of several names; the error for a misspelt one has the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it."""
+        words = [str(choice) for choice in self.choices]
+        if value in words:
+            return value
+        near = nearest(str(value), words)
+        hint = f" Did you mean {near!r}?" if near else ""
+        return self.fail(f"{value!r} is none of {', '.join(words)}.{hint}", param, ctx)
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]
+    """A whole number, with a lower bound."""
+
+    name = "N"
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text -> number."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        if number < self.least:
+            self.fail(f"{number} is too small: it must be at least {self.least}.", param, ctx)
+        return number

@@ -1,0 +1,12 @@
+"""A run on disk and its job.
+
+find_run            a run by name, directory or handle; job.json
+job_state           the state of a job, queried from its launcher
+run_summary         attempt, checkpoint, metrics and failure from the run's records
+run_status          both together: what `status` and `list` show
+choose_checkpoint   the checkpoint that arguments mean
+checkpoint_process  dist_train.checkpoint in a process of its own: it loads torch
+resume_lock         one `resume` of a run at a time
+bundled_example     examples/digits.yaml of the installed package
+drill_run           a short training for `drill`, undisturbed or with a killed rank
+"""

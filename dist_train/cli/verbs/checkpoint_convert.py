@@ -1,0 +1,118 @@
+"""`dist-train checkpoint import|export`: weights in from other tools, and out to them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dist_train.cli.options.param_types import Count
+from dist_train.cli.options.shell_complete import runs
+from dist_train.cli.options.verb import Verb, examples
+from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
+from dist_train.cli.output.json_output import print_json
+from dist_train.cli.output.table import size
+from dist_train.cli.run.checkpoint_process import ask_checkpoints
+from dist_train.cli.run.choose_checkpoint import choose_checkpoint
+from dist_train.errors import ExitCode, NotFoundError, UsageError
+
+SAFETENSORS = ".safetensors"
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_entry = once("--entry", metavar="KEY", help="The part of FILE that holds the weights, where several do.")
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train checkpoint import model.pt --out weights/  # into a folder",
+        "dist-train checkpoint import model.pt --out plain.safetensors --keep-names",
+    ),
+)
+@click.argument("file", metavar="FILE")
+@once("--out", metavar="PATH", help="New file, or a folder for it.  [default: beside FILE, as *.safetensors]")
+@_entry
+@click.option("--keep-names", is_flag=True, help="Leave `module.` and the like in front of the names.")
+@json_option
+def import_(file: str, out: str | None, entry: str | None, keep_names: bool, as_json: bool) -> int:
+    """Turn the weights of any FILE into one safetensors file that load_model opens.
+
+    FILE is what torch.save wrote (.pt, .pth, .bin, .ckpt), a safetensors file or a checkpoint. A file that
+    needs pickle is refused. What stands in front of ALL names (`module.`, `_orig_mod.`) is dropped, and said.
+    """
+    source = Path(file)
+    if not source.exists():
+        raise NotFoundError(f"no file or checkpoint {file}")
+    target = _import_target(source, out)
+    words = [*([] if entry is None else ["--entry", entry]), *(["--keep-names"] if keep_names else [])]
+    (done,) = ask_checkpoints("import", source, str(target), *words)
+    return _report(done, as_json, f"dt.checkpoint.load_model({str(target)!r}, model)")
+
+
+@click.command(
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples(
+        "dist-train checkpoint export digits-1 --out model.safetensors",
+        "dist-train checkpoint export digits-1 --best --out model.pt  # plain torch",
+    ),
+)
+@click.argument("source", default="@last", metavar="[RUN|CHECKPOINT|FILE]", shell_complete=runs)
+@once("--out", metavar="FILE", required=True, help="*.safetensors, or *.pt for plain torch.")
+@once("--step", type=Count(0), help="Of a run: this step.  [default: the newest whole one]")
+@click.option("--best", is_flag=True, help="Of a run: the best by its checkpoint.keep_best.")
+@_entry
+@json_option
+def export(source: str, out: str, step: int | None, best: bool, entry: str | None, as_json: bool) -> int:
+    """Write a model's weights as one file, read it back and compare it by hash."""
+    target = Path(out)
+    if target.suffix not in (SAFETENSORS, *_TORCH):
+        raise UsageError(
+            f"--out {out}: its name does not say which format", hint=f"end it in {SAFETENSORS} or .pt"
+        )
+    if Path(source).is_file():
+        if step is not None or best:
+            raise UsageError(f"{source} is one file: --step and --best choose among checkpoints")
+        chosen = Path(source)
+    else:
+        chosen = choose_checkpoint(source, step, best)
+    (done,) = ask_checkpoints("export", chosen, str(target), *([] if entry is None else ["--entry", entry]))
+    shown = repr(str(target))
+    plain = f"model.load_state_dict(torch.load({shown}, weights_only=True))"
+    # Not load_file: of tied weights the file holds one, and only load_model gives it both names.
+    theirs = f"safetensors.torch.load_model(model, {shown})"
+    return _report(done, as_json, plain if target.suffix in _TORCH else theirs)
+
+
+def _import_target(source: Path, out: str | None) -> Path:
+    name = (source.name.partition(".")[0] if source.is_file() else source.name) + SAFETENSORS
+    target = source.parent / name if out is None else Path(out)
+    if out is not None and (out.endswith("/") or target.is_dir()):
+        target = target / name
+    if target.suffix != SAFETENSORS:
+        raise UsageError(
+            f"--out {out}: an import is one *{SAFETENSORS} file",
+            hint=f"dist-train checkpoint export {shlex.quote(str(source))} --out {out} writes other formats",
+        )
+    return target
+
+
+def _report(done: dict[str, Any], as_json: bool, use: str) -> int:
+    if as_json:
+        print_json(done)
+        return int(ExitCode.OK)
+    notes = [
+        done["origin"],
+        done.get("dropped"),
+        f"not used: {', '.join(done['left'])}" if done["left"] else None,
+    ]
+    click.echo(f"read   {done['source']} ({'; '.join(note for note in notes if note)})")
+    click.echo(
+        f"wrote  {done['path']}: {done['tensors']} tensors, {size(done['bytes'])}, read back and equal"
+    )
+    click.echo(f"       weights_hash {done['weights_hash']}")
+    click.echo(f"use    {use}")
+    return int(ExitCode.OK)

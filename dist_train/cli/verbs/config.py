@@ -1,0 +1,132 @@
+"""`dist-train config show|schema|check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dist_train import registry
+from dist_train.cli.launch.launcher_options import launcher_section, validated_options
+from dist_train.cli.options.shell_complete import configs_and_runs
+from dist_train.cli.options.verb import examples
+from dist_train.cli.options.verb_group import SubVerbs
+from dist_train.cli.options.verb_options import SPELLINGS, json_option
+from dist_train.cli.output.json_output import print_json
+from dist_train.cli.run.bundled_example import bundled_example, stands_for_bundled
+from dist_train.cli.run.find_run import find_run
+from dist_train.errors import NotFoundError
+from dist_train.jobs.launcher import load_launcher
+
+if TYPE_CHECKING:
+    from dist_train.config.launch_section import LaunchConfig
+
+_YAML = (".yaml", ".yml")
+
+
+@click.group(
+    cls=SubVerbs,
+    epilog=examples(
+        "dist-train config check train.yaml",
+        "dist-train config show train.yaml seed=1  # every value and its origin",
+        "dist-train config show digits-1  # of a run",
+        "dist-train config schema > train.schema.json  # for editors",
+    ),
+)
+def config() -> None:
+    """Show, check and describe configs."""
+
+
+@config.command(context_settings=SPELLINGS)
+@click.argument("source", metavar="CONFIG|RUN", shell_complete=configs_and_runs)
+@click.argument("overrides", nargs=-1, metavar="[a.b=c]...")
+@json_option
+def show(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Print every value, and where it came from."""
+    from dist_train.config import load_config
+    from dist_train.config import show as lines_of
+
+    resolved = load_config(_config_file(source), overrides)
+    if as_json:
+        values = resolved.config.model_dump(mode="json")
+        print_json({"source": resolved.source, "config": values, "origins": resolved.origins})
+    else:
+        click.echo("\n".join(lines_of(resolved)))
+    return 0
+
+
+@config.command(context_settings=SPELLINGS)
+@json_option
+def schema(as_json: bool) -> int:
+    """Print the JSON Schema of a config file (for editors); --json puts it into an object."""
+    from dist_train.config import json_schema
+
+    if as_json:
+        print_json({"schema": json_schema()})
+    else:
+        click.echo(json.dumps(json_schema(), indent=2))
+    return 0
+
+
+@config.command(context_settings=SPELLINGS)
+@click.argument("source", metavar="CONFIG", shell_complete=configs_and_runs)
+@click.argument("overrides", nargs=-1, metavar="[a.b=c]...")
+@json_option
+def check(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Look for mistakes as `launch` does, importing and starting nothing."""
+    from dist_train.config import check_config, load_config
+    from dist_train.config.static_check import components
+
+    path = _config_file(source)
+    resolved = load_config(path, overrides)
+    check_config(resolved.config, path.absolute().parent, resolved.origins)
+    _check_launch(resolved.config.launch)
+    targets = {where: part.target for where, _, part in components(resolved.config)}
+    record: dict[str, Any] = {
+        "ok": True,
+        "source": resolved.source,
+        "values": len(resolved.origins),
+        "components": targets,
+        "strategy": resolved.config.strategy.name,
+        "launcher": resolved.config.launch.launcher,
+    }
+    if as_json:
+        print_json(record)
+    else:
+        click.echo(
+            f"ok: {source}: {record['values']} values; {len(targets)} components with their arguments "
+            f"({', '.join(targets)}); strategy {record['strategy']}; launcher {record['launcher']}"
+        )
+    return 0
+
+
+def _config_file(source: str) -> Path:
+    """CONFIG.yaml, or the resolved config that a run keeps."""
+    if stands_for_bundled(source):
+        click.echo(f"[dist-train] no {source} here: taking the one that comes with dist-train", err=True)
+        return bundled_example()
+    if source.endswith(_YAML) or Path(source).is_file():
+        return Path(source)
+    run = find_run(source)
+    if not run.config.exists():
+        raise NotFoundError(
+            f"{source} has no config.yaml", cause="it runs a script or a module, which has no config of ours"
+        )
+    here = Path.cwd()
+    return run.config.relative_to(here) if run.config.is_relative_to(here) else run.config
+
+
+def _check_launch(launch: LaunchConfig) -> None:
+    """The launcher's own section, by its own options model, and the time limit."""
+    from dist_train.jobs.duration import seconds
+
+    if launch.time is not None:
+        seconds(launch.time)
+    for name in registry.names("launchers"):
+        if section := launcher_section(launch, name):
+            validated_options(load_launcher(name), section, f"`launch.{name}`")
+
+
+COMMAND = config

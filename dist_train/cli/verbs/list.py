@@ -1,0 +1,99 @@
+"""`dist-train list`: the runs below ./runs, one line each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dist_train.cli.options.shell_complete import folders
+from dist_train.cli.options.verb import Verb, examples
+from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
+from dist_train.cli.output.json_output import print_json
+from dist_train.cli.output.table import age, number, render_table
+from dist_train.cli.run.find_run import ROOT, all_runs, open_found
+from dist_train.cli.run.run_status import RunStatus, query_status, status_record
+from dist_train.errors import DistTrainError, ExitCode, NotFoundError
+from dist_train.rundir import RunDir
+from dist_train.rundir.display_number import display_number
+
+_HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS", "AGE")
+
+
+@click.command(
+    "list",
+    cls=Verb,
+    context_settings=SPELLINGS,
+    epilog=examples("dist-train list", "dist-train list --all-dirs . --json"),
+)
+@json_option
+@once(
+    "--all-dirs",
+    metavar="DIR",
+    shell_complete=folders,
+    help="Every run anywhere below DIR.  [default: those in ./runs]",
+)
+def list_runs(as_json: bool, all_dirs: str | None) -> int:
+    """List the runs: phase, size, newest checkpoint's step, last loss, time since the submission."""
+    runs = all_runs() if all_dirs is None else _below(Path(all_dirs))
+    found: list[tuple[RunDir, RunStatus | DistTrainError]] = [(run, _status(run)) for run in runs]
+    if as_json:
+        print_json({"runs": [_object(run, status) for run, status in found]})
+        return int(ExitCode.OK)
+    if not found:
+        click.echo(f"[dist-train] no runs in {Path(all_dirs or ROOT).absolute()}", err=True)
+        return int(ExitCode.OK)
+    # The first column is an argument for other verbs: below another folder the path.
+    rows = [_row(run.path.name if all_dirs is None else str(run.path), status) for run, status in found]
+    click.echo(render_table(_HEADS, rows))
+    for run, status in found:
+        if isinstance(status, DistTrainError):
+            click.echo(f"[dist-train] {run.path.name}: {status.what}", err=True)
+    return int(ExitCode.OK)
+
+
+def _below(root: Path) -> Iterator[RunDir]:
+    if not root.is_dir():
+        raise NotFoundError(f"no such directory: {root}")
+    for folder, inner, files in os.walk(root.absolute()):
+        if "job.json" in files:
+            inner.clear()  # a run holds no other run
+            yield RunDir(Path(folder))
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+
+
+def _status(run: RunDir) -> RunStatus | DistTrainError:
+    """Its status; the error for a damaged run, or where its launcher is not installed: others are listed."""
+    try:
+        return query_status(open_found(run))
+    except DistTrainError as error:
+        return error
+
+
+def _object(run: RunDir, status: RunStatus | DistTrainError) -> dict[str, Any]:
+    if isinstance(status, RunStatus):
+        return status_record(status)
+    return {"name": run.path.name, "run_dir": run.path, "phase": "unknown", "detail": status.what}
+
+
+def _row(name: str, status: RunStatus | DistTrainError) -> tuple[str, ...]:
+    if not isinstance(status, RunStatus):
+        return (name, "unknown", *("-" for _ in _HEADS[2:]))
+    summary, spec = status.summary, status.opened.spec
+    newest = summary.train or summary.evaluation or {}
+    return (
+        name,
+        status.state.phase,
+        status.opened.launcher.name,
+        f"{spec.nodes} x {spec.procs_per_node}",
+        number(display_number(summary.attempt)),
+        number(summary.checkpoint_step),
+        number(newest.get("loss")),
+        age(summary.submitted_age_s),
+    )
+
+
+COMMAND = list_runs

@@ -1,0 +1,28 @@
+"""Bytes and durations as short text."""
+
+from __future__ import annotations
+
+import math
+
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """Format bytes: `812 B`, `1.3 MiB`."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_SIZES) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:.1f} {_SIZES[unit]}"
+
+
+def clock(seconds: float) -> str:
+    """Format seconds: `0:42`, `12:30`, `1:02:33`, `2 d 03:10`; `-` for nan and infinity."""
+    if not math.isfinite(seconds):
+        return "-"
+    whole = max(0, round(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours:02}:{minutes:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"

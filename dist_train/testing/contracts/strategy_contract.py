@@ -1,0 +1,154 @@
+"""What every strategy must keep: on two gloo ranks it trains as plain PyTorch does on one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from dist_train.errors import ConfigError
+from dist_train.testing.contracts.rules import check_options, check_registered
+from dist_train.testing.ranks import RanksFailed, run_ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dist_train.strategies.base import Strategy
+
+_STEPS, _BATCH, _MICRO, _MAX_NORM = 5, 8, 2, 0.5
+TOLERANCE = 1e-6
+
+
+def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
+    """Raise AssertionError for the first rule of strategies that this one breaks.
+
+    Losses and gradient norms of five float64 steps, with clipping and two micro-batches each, equal
+    those of a hand-written loop in one process within 1e-6; the ranks begin with rank 0's weights;
+    unwrap gives the user's own module; nothing is left when the run is closed. A strategy with
+    `one_process` refuses two ranks by a ConfigError instead.
+    """
+    name = check_registered("strategies", strategy)
+    options = check_options(strategy)
+    try:
+        options(no_such_option=1)
+    except ValidationError:
+        pass
+    else:
+        raise AssertionError(f"{name}: Options takes a name that it does not have")
+    expected = train_by_hand()
+    _compare(name, _run(name, 1, timeout_s), expected)
+    if getattr(strategy, "one_process", False):
+        _check_refusal(name, timeout_s)
+    else:
+        _compare(name, _run(name, 2, timeout_s), expected)
+
+
+def _run(name: str, n: int, timeout_s: float) -> list[dict[str, Any]]:
+    try:
+        return run_ranks(train_on_a_rank, n, timeout_s, args=(name,))
+    except RanksFailed as error:
+        raise AssertionError(f"{name} on {n} rank(s): {error}") from error
+
+
+def _compare(name: str, ranks: list[dict[str, Any]], expected: list[tuple[float, float]]) -> None:
+    where = f"{name} on {len(ranks)} rank(s)"
+    for rank, facts in enumerate(ranks):
+        for step, (got, want) in enumerate(zip(facts["steps"], expected, strict=True)):
+            for what, ours, theirs in zip(("loss", "gradient norm"), got, want, strict=True):
+                said = (
+                    f"{where}: {what} of step {step} is {ours!r} on rank {rank}, one process has {theirs!r}"
+                )
+                assert math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE), said
+        assert facts["unwraps"], f"{where}: unwrap does not give the module that was wrapped"
+        assert not facts["group"], f"{where}: the process group is there after the run was closed"
+        assert not facts["threads"], f"{where}: threads are left: {facts['threads']}"
+
+
+def _check_refusal(name: str, timeout_s: float) -> None:
+    try:
+        run_ranks(train_on_a_rank, 2, timeout_s, args=(name,))
+    except RanksFailed as error:
+        if all(ConfigError.__name__ in text for text in error.tracebacks.values()):
+            return
+        raise AssertionError(f"{name} on 2 ranks fails without a ConfigError: {error}") from error
+    raise AssertionError(f"{name} trains on 2 ranks as if they were one process")
+
+
+def train_by_hand() -> list[tuple[float, float]]:
+    """Loss and gradient norm of each step, by a loop that knows nothing of dist_train."""
+    import torch
+
+    model = _model(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    out = []
+    for step in range(_STEPS):
+        inputs, targets = _batch(step)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), _MAX_NORM)
+        optimizer.step()
+        out.append((float(loss.detach()), float(norm)))
+    return out
+
+
+def train_on_a_rank(name: str) -> dict[str, Any]:
+    """The same training by the strategy, on each rank's share of the same batches."""
+    import threading
+
+    import torch
+    import torch.distributed as torch_dist
+
+    from dist_train.resilience.session import init
+    from dist_train.strategies.prepare import load_strategy, prepare
+
+    strategy = load_strategy(name)
+    with init(device="cpu", timeout_s=30.0) as run:
+        model = _model(seed=run.rank)  # the wrapped one must have rank 0's weights
+        wrapped = prepare(model, name)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+        steps = []
+        for step in range(_STEPS):
+            optimizer.zero_grad()
+            own = slice(run.rank, None, run.world_size)
+            inputs, targets = (part[own] for part in _batch(step))
+            loss = _accumulate(strategy, wrapped, inputs, targets)
+            norm = float(strategy.clip_norm(wrapped, _MAX_NORM))
+            optimizer.step()
+            steps.append((run.control.sum([loss])[0] / run.world_size, norm))
+        unwraps = strategy.unwrap(wrapped) is model
+    left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
+    return {"steps": steps, "unwraps": unwraps, "group": torch_dist.is_initialized(), "threads": left}
+
+
+def _accumulate(strategy: Strategy, wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    from contextlib import nullcontext
+
+    import torch
+
+    total = 0.0
+    for micro, (x, y) in enumerate(zip(inputs.chunk(_MICRO), targets.chunk(_MICRO), strict=True)):
+        last = micro == _MICRO - 1
+        with nullcontext() if last else strategy.no_sync(wrapped):
+            loss = torch.nn.functional.mse_loss(wrapped(x), y) / _MICRO
+            loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
+
+
+def _model(seed: int) -> nn.Module:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)
+        return torch.nn.Sequential(*layers).double()
+
+
+def _batch(step: int) -> tuple[Tensor, Tensor]:
+    import torch
+
+    generator = torch.Generator().manual_seed(1000 + step)
+    inputs = torch.randn(_BATCH, 6, dtype=torch.float64, generator=generator)
+    return inputs, torch.randn(_BATCH, 3, dtype=torch.float64, generator=generator) * 4

@@ -1,0 +1,105 @@
+"""Find processes by parent or by environment, ask for their stacks, kill them by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+_POLL_S = 0.02
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Living descendants of a process, zombies excluded."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in found if is_alive(process)]
+
+
+def with_environ(wanted: Mapping[str, str], having: str = "") -> list[psutil.Process]:
+    """Living processes of this user that were started with these variables, orphans included.
+
+    Reads /proc/PID/environ: psutil's environ() takes ten times as long, which every test would pay.
+
+    Args:
+        having: also a variable of this name, with any value.
+    """
+    pairs = {f"{name}={value}".encode() for name, value in wanted.items()}
+    prefix = f"{having}=".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            items = path.read_bytes().split(b"\0")
+            if pairs <= set(items) and (not having or any(item.startswith(prefix) for item in items)):
+                found.append(psutil.Process(int(path.parent.name)))
+        except (OSError, psutil.NoSuchProcess):
+            continue  # it has ended, or belongs to another user
+    return [process for process in found if process.pid != os.getpid() and is_alive(process)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: neither ended nor a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pid_is_alive(pid: int) -> bool:
+    """`is_alive` by pid: a zombie still has its pid and is not alive."""
+    try:
+        return is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> list[psutil.Process]:
+    """Kill each by its pid; returns those still alive after `timeout_s`."""
+    left = list(processes)
+    for process in left:
+        try:
+            process.kill()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in left if is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return left
+
+
+def ask_for_stacks(processes: Iterable[psutil.Process], timeout_s: float = 2.0) -> None:
+    """Send SIGUSR1 to each that handles it (ranks, loader workers), for its stacks on stderr."""
+    requested = False
+    for process in processes:
+        try:
+            if _catches(process.pid, signal.SIGUSR1):
+                process.send_signal(signal.SIGUSR1)
+                requested = True
+        except (OSError, psutil.NoSuchProcess):
+            continue
+    if requested:
+        # The handler writes when its process next runs, through the agent's pipe; nothing acknowledges it.
+        time.sleep(timeout_s)
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether it handles the signal: otherwise the signal would kill it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
+
+
+def describe(process: psutil.Process) -> str:
+    """Format as `pid 4711 (parent 1): python -m dist_train.agent …`."""
+    try:
+        with process.oneshot():
+            command = " ".join(process.cmdline()) or process.name()
+            return f"pid {process.pid} (parent {process.ppid()}): {command[:160]}"
+    except psutil.NoSuchProcess:
+        return f"pid {process.pid}"

@@ -1,0 +1,107 @@
+"""The status of a job, from its object, its pods and their agents' verdicts; one line per node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from dist_train.jobs import JobState
+from launchers._kubernetes.state import job_result, pending_reason
+from launchers._kubernetes.state.handles import Job
+from launchers._kubernetes.state.job_snapshot import JobSnapshot
+from launchers._kubernetes.state.pod_reasons import pod_reason
+from launchers._kubernetes.state.pods import Pod, newest_first, newest_of_nodes
+from launchers._kubernetes.state.verdict import Verdict, read_verdict
+
+SOURCE = "API server"
+# As many digits as container tools show of a digest.
+_DIGEST = 12
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The state, and the verdict where an agent has ended."""
+
+    state: JobState
+    verdict: Verdict | None = None
+
+    def to_text(self) -> str:
+        """Serialise to JSON: TorchX passes it on as its `structured_error_msg`."""
+        verdict = None if self.verdict is None else self.verdict.to_record()
+        return json.dumps({"state": asdict(self.state), "verdict": verdict})
+
+    @classmethod
+    def from_text(cls, text: str) -> JobStatus:
+        """The inverse of `to_text`."""
+        record = json.loads(text)
+        state = record["state"]
+        lists = {name: tuple(state[name]) for name in ("next", "nodes")}
+        verdict = None if record["verdict"] is None else read_verdict(json.dumps(record["verdict"]))
+        return cls(JobState(**{**state, **lists}), verdict)
+
+
+def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobStatus | None:
+    """Derive the status; None where the cluster has nothing of the job (any more).
+
+    Args:
+        seen: pods as a watch saw them last: the API no longer has the verdict of a deleted pod.
+    """
+    if snapshot.job_object is None and not snapshot.pods:
+        return None
+    known = _known(snapshot.pods, seen)
+    verdict = job_result.newest_verdict(known)
+    if snapshot.job_object is None and _are_orphans(snapshot.pods):
+        over = all(pod.ended for pod in newest_of_nodes(snapshot.pods).values())
+        state = (
+            job_result.state_without_job_object(job, known, verdict)
+            if over
+            else pending_reason.orphan_state(job, snapshot)
+        )
+    elif snapshot.job_object is None or snapshot.job_object.deleting:
+        state = pending_reason.removal_state(job, snapshot)
+    elif snapshot.job_object.finished:
+        state = job_result.final_state(job, snapshot.job_object, known, verdict)
+    else:
+        state = pending_reason.active_state(job, snapshot)
+    return JobStatus(replace(state, nodes=_node_lines(snapshot)), verdict)
+
+
+def _are_orphans(pods: Iterable[Pod]) -> bool:
+    """Whether the pods stay: their job was deleted without them."""
+    return not any(pod.deleting for pod in pods)
+
+
+def _known(pods: Iterable[Pod], seen: Iterable[Pod]) -> list[Pod]:
+    """The pods that exist, and those that a watch saw before they were deleted."""
+    existing = {pod.uid: pod for pod in pods}
+    return [*existing.values(), *(pod for pod in seen if pod.uid not in existing)]
+
+
+def _node_lines(snapshot: JobSnapshot) -> tuple[str, ...]:
+    """One line per node: its pod, phase, machine, restarts and reason."""
+    lines = []
+    for node, pod in newest_of_nodes(snapshot.pods).items():
+        before = [
+            other for other in newest_first(snapshot.pods) if (other.node or 0) == node and other != pod
+        ]
+        earlier = len(before)
+        by_job = snapshot.job_object.restarts if snapshot.job_object is not None else 0
+        restarts = max(pod.restarts, pod.container.restarts, earlier, by_job)
+        phase = "Terminating" if pod.deleting else pod.phase
+        host = f" on {pod.host}" if pod.host else ""
+        why = pod_reason(pod, snapshot.now).text
+        reason = "" if why.lower() in (phase.lower(), "done") else f": {why}"
+        if before and before[0].ended:
+            reason += f"; before it {before[0].name}: {pod_reason(before[0], snapshot.now).text}"
+        image = f", image {pod.container.digest[:_DIGEST]}" if pod.container.digest else ""
+        lines.append(f"node {node}  {pod.name}  {phase}{host}{image}, restarts {restarts}{reason}")
+    return (*lines, *_different_images(snapshot.pods))
+
+
+def _different_images(pods: Iterable[Pod]) -> Iterable[str]:
+    """A tag that was moved: machines that have the old image keep it, others pull the new one."""
+    newest = newest_of_nodes(pods).values()
+    if len({pod.container.digest for pod in newest} - {""}) > 1:
+        (image, *_) = (pod.container.image for pod in newest)
+        yield f"the nodes run different images, all called {image}: launch by digest (--image NAME@sha256:…)"

@@ -1,0 +1,231 @@
+"""Render the batch script: the same text for `--dry-run`, for the launcher and for sbatch by hand.
+
+submitit renders it (`SlurmExecutor`, without its pickle) from the parts in this module. One task per node
+runs the agent. The script never traps TERM: scancel then ends this shell and nothing requeues, while a
+preemption signals only the step, and the shell requeues the job after srun.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from typing import Any
+
+from dist_train import env
+from dist_train.errors import ConfigError
+from dist_train.jobs import JobSpec
+from dist_train.jobs.agent_command import agent_argv, agent_environ
+from launchers._slurm.slurm_options import Options
+
+NAME = "job.sbatch"
+# Slurm signals a time limit up to a minute early or late (sbatch --signal), so the signal is requested a
+# minute before the grace; of a short job at most half is used for it.
+_SIGNAL_MARGIN_S = 60
+# Characters that are impossible in the name of a file that Slurm opens (sbatch, "filename pattern").
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f'\"\\$`#]")
+_END = "END-OF-CONFIG"
+# Variables of the script itself: it would overwrite an exported variable of the same name.
+_SCRIPT_VARIABLES = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start")
+
+
+def render(spec: JobSpec, options: Options) -> bytes:
+    """The script's bytes, a pure function of the arguments; raise ConfigError for values it cannot hold."""
+    from submitit import SlurmExecutor
+
+    _refuse_unusable_names(spec)
+    step = _step(spec, options)
+
+    class _AgentExecutor(SlurmExecutor):
+        """submitit's executor; its step runs our agent instead of a pickled function."""
+
+        @property
+        def _submitit_command_str(self) -> str:
+            return step
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 2  # as on a machine with srun: rendering must not need it
+
+    folder = str(spec.run_dir / "logs").replace("%", "%%")
+    executor = _AgentExecutor(folder=folder)
+    executor.update_parameters(**_parameters(spec, options))
+    text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
+    return (text + "\n").encode()
+
+
+def _refuse_unusable_names(spec: JobSpec) -> None:
+    found = _UNUSABLE.search(str(spec.run_dir))
+    if found is not None:
+        raise ConfigError(
+            f"the run directory {str(spec.run_dir)!r} contains {found[0]!r}",
+            cause="Slurm itself opens the job's output file there, and takes no such name",
+            hint="give another one with --run-dir DIR",
+        )
+    taken = [name for name, _ in spec.env if name in _SCRIPT_VARIABLES]
+    if taken:
+        raise ConfigError(
+            f"--env {taken[0]}: the job's script has a variable of this name",
+            hint="set it in the program instead, or under another name",
+        )
+
+
+def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:
+    """The parameters for submitit; None is not rendered."""
+    resources = dict(spec.resources)
+    cpus = _cpus_per_node(spec)
+    additional: dict[str, Any] = dict(options.sbatch_arguments)
+    for name in ("reservation", "clusters"):
+        if (value := getattr(options, name)) is not None:
+            additional[name] = value
+    if options.requeue != "site":
+        additional["requeue" if options.requeue == "yes" else "no-requeue"] = True
+    asked = ("partition", "account", "qos", "constraint", "exclude")
+    return {
+        **{name: getattr(options, name) for name in asked},
+        **_gpus(spec, options),
+        "job_name": spec.name,
+        "nodes": spec.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": cpus,
+        "mem": resources.get("mem"),
+        "time": None if spec.time_limit_s is None else _time(spec.time_limit_s),
+        "signal_delay_s": _signal_delay_s(spec),
+        "stderr_to_stdout": True,
+        "wckey": None,  # submitit's own would be refused where wckeys are enforced
+        "srun_args": [
+            "--kill-on-bad-exit=1",
+            "--mpi=none",
+            *([] if cpus is None else [f"--cpus-per-task={cpus}"]),
+        ],
+        "setup": _setup(spec, options),
+        "teardown": _TEARDOWN,
+        "additional_parameters": additional,
+    }
+
+
+def _gpus(spec: JobSpec, options: Options) -> dict[str, Any]:
+    if spec.device == "cpu" or options.gpu_request == "none":
+        return {}
+    kind = f"{options.gpu_type}:" if options.gpu_type else ""
+    count = f"{kind}{spec.procs_per_node}"
+    return {"gres": f"gpu:{count}"} if options.gpu_request == "gres" else {"gpus_per_node": count}
+
+
+def _cpus_per_node(spec: JobSpec) -> int | None:
+    """Cores of the task on each node; None: the site's default (DefCpuPerGPU)."""
+    per_rank = dict(spec.resources).get("cpus_per_gpu")
+    if per_rank is not None:
+        return int(per_rank) * spec.procs_per_node
+    return spec.threads_per_rank * spec.procs_per_node if spec.device == "cpu" else None
+
+
+def _time(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes}:{rest:02d}" if rest else str(minutes)
+
+
+def _signal_delay_s(spec: JobSpec) -> int:
+    wanted = math.ceil(spec.grace_s) + _SIGNAL_MARGIN_S
+    return wanted if spec.time_limit_s is None else max(1, min(wanted, spec.time_limit_s // 2))
+
+
+def _setup(spec: JobSpec, options: Options) -> list[str]:
+    environ = agent_environ(spec, "slurm", None, "")
+    del environ[env.RUN_DIR], environ[env.RDZV]
+    quoted = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
+    return [
+        "# By hand: edit the lines above, these, and the srun line (nodes, GPUs, cores, logs: in both).",
+        f"export {env.RUN_DIR}={shlex.quote(str(spec.run_dir))}",
+        f"python={shlex.quote(options.python or sys.executable)}",
+        *quoted,
+        f'export {env.RDZV}="file://${env.RUN_DIR}/control/rdzv-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"',
+        *options.setup,
+        *_RUN_DIRECTORY,
+        *(_config(spec.config_yaml) if spec.config_yaml is not None else []),
+        *_SIGNAL_SHIELD,
+        *(_SHARED_DIRECTORY_CHECK if spec.nodes > 1 else []),
+    ]
+
+
+def _config(text: str) -> list[str]:
+    """The resolved config is part of the script, which needs no file that `dist-train launch` wrote."""
+    end = _END
+    while end in text:
+        end += "-"
+    return [
+        f"config() {{ cat <<'{end}'",
+        text.rstrip("\n"),
+        end,
+        "}",
+        f'( umask 077; [ -e "${env.RUN_DIR}/config.yaml" ] || config > "${env.RUN_DIR}/config.yaml" )',
+        f'[ "$(config)" = "$(cat "${env.RUN_DIR}/config.yaml")" ] || {{',
+        f'  echo "[dist-train] ${env.RUN_DIR}/config.yaml is not the config of this script: '
+        'another config is another run" >&2',
+        "  exit 78",
+        "}",
+    ]
+
+
+_RUN_DIRECTORY = [
+    "# What `dist-train launch` makes, for a script that was submitted by hand.",
+    f'( umask 077; mkdir -p "${env.RUN_DIR}"/{{attempts,checkpoints,control,logs}}',
+    f'  [ -s "${env.RUN_DIR}/control/key" ] || head -c 32 /dev/urandom > "${env.RUN_DIR}/control/key" )',
+]
+_SIGNAL_SHIELD = [
+    "# A signal to the step goes to every process of it: it must wait until the agent is up to take it,",
+    "# and harm nothing else. (coreutils before 8.31 cannot block: ignored, an early one is lost.)",
+    "shield=(env --block-signal=USR2 --block-signal=TERM)",
+    '"${shield[@]}" true 2>/dev/null || shield=(bash -c \'trap "" USR2 TERM; exec "$@"\' shield)',
+]
+_SHARED_DIRECTORY_CHECK = [
+    "# Every node must see the run directory. (NFS may hide a new file for some seconds.)",
+    'see=\'for try in {1..20}; do ls "$1" >/dev/null 2>&1; [ -r "$1/key" ] && exit; '
+    'sleep 0.5; done; echo "blind: ${SLURMD_NODENAME:-$(hostname)}"\'',
+    f'blind=$(srun --mpi=none bash -c "$see" see "${env.RUN_DIR}/control" |',
+    '  sed -n "s/^blind: //p" | sort -u | tr "\\n" " ")  # (a TaskProlog may print too)',
+    'if [ -n "$blind" ]; then',
+    f'  echo "[dist-train] the run directory ${env.RUN_DIR} is not shared by: $blind" >&2',
+    f'  echo "78 the run directory is not shared by: $blind" '
+    f'> "${env.RUN_DIR}/control/verdict-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"',
+    "  exit 78",
+    "fi",
+]
+_TEARDOWN = [
+    "# srun gives the highest code of its tasks; node 0's verdict says what happened.",
+    "rc=$?",
+    f'control="${env.RUN_DIR}/control"',
+    'read -r verdict why 2>/dev/null < "$control/verdict-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"',
+    "# Killed while the nodes gathered: node 0 had no time for a verdict, or only saw the step's stop.",
+    'if { [ -z "$verdict" ] && [ "$rc" -ge 128 ]; } || { [ "$verdict" = 75 ] && [ "$rc" = 137 ]; }; then',
+    "  # As lost as a node, as often as restarts are allowed.",
+    '  echo >> "$control/lost-$SLURM_JOB_ID"',
+    "  verdict=$rc",
+    f'  [ "$(wc -l < "$control/lost-$SLURM_JOB_ID")" -le "${env.MAX_RESTARTS}" ] && verdict=79',
+    "fi",
+    "# A node that was found wrong before it could join says so itself, while node 0 only saw the stop.",
+    '[ "$verdict" = 75 ] && [ "$rc" = 78 ] && verdict=78',
+    "rc=${verdict:-$rc}",
+    'if [ "$rc" = 75 ] || [ "$rc" = 79 ]; then',
+    "  # Slurm may have lost this node and started the job elsewhere: only the newest start requeues.",
+    '  start=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/.* Restarts=\\([0-9]*\\).*/\\1/p")',
+    '  if [ "${start:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ]; then',
+    '    echo "[dist-train] this start gives way: Slurm has started the job again" >&2',
+    "  else",
+    '    scontrol requeue "$SLURM_JOB_ID" ||',
+    f'      echo "[dist-train] not requeued; go on with: dist-train resume ${env.RUN_DIR}" >&2',
+    "  fi",
+    "fi",
+    'exit "$rc"',
+]
+
+
+def _step(spec: JobSpec, options: Options) -> str:
+    """The command of the step: the agent with blocked signals, after the prefix of a container runtime."""
+    marker = "@python@"
+    words = [*options.exec_prefix, *agent_argv(spec, marker)]
+    quoted = " ".join('"$python" -u' if word == marker else shlex.quote(word) for word in words)
+    # srun from 22.05 on does not inherit the job's cores.
+    cores = "" if _cpus_per_node(spec) is not None else '--cpus-per-task="$SLURM_CPUS_ON_NODE" '
+    return f'{cores}"${{shield[@]}}" {quoted}'

@@ -1,0 +1,123 @@
+"""Submit a plan with sbatch, after `sbatch --test-only` has accepted it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+from dist_train.errors import ConfigError, UnavailableError
+from dist_train.jobs import JobHandle, JobSpec, Plan
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import append_event
+from dist_train.rundir.records import write_bytes_atomic
+from launchers._slurm.batch_script import NAME
+from launchers._slurm.slurm_client import (
+    SUBMIT_TIMEOUT_S,
+    CommandResult,
+    call,
+    dropped_variables,
+    unreachable_error,
+)
+
+SUBMISSION = "submission.json"
+
+
+def submission_record(spec: JobSpec) -> dict[str, object]:
+    """Data beside the script: sbatch's argv, and the job's record."""
+    return {"argv": _argv(spec.run_dir), "spec": spec.to_json()}
+
+
+def _argv(run_dir: Path) -> list[str]:
+    return ["sbatch", "--parsable", str(run_dir / "plan" / NAME)]
+
+
+def submit(plan: Plan) -> JobHandle:
+    """Submit the plan's script; raise UnavailableError (69) with Slurm's message if it is refused."""
+    record = json.loads(plan.file(SUBMISSION))
+    spec = JobSpec.from_json(record["spec"])
+    run = RunDir(spec.run_dir)
+    values = _secret_values(spec)
+    _prepare(run)
+    # --test-only also refuses jobs that sbatch would leave pending for ever (9 nodes of a 4-node partition).
+    _check_accepted(call(["sbatch", "--test-only", record["argv"][-1]], SUBMIT_TIMEOUT_S))
+    _report_dropped_variables()
+    if values:
+        write_bytes_atomic(run.secrets, json.dumps(values).encode())
+    result = call(record["argv"], SUBMIT_TIMEOUT_S)
+    if result.returncode != 0:
+        run.secrets.unlink(missing_ok=True)
+    _check_accepted(result)
+    handle = handle_of(result)
+    append_event(run, "submitted", launcher="slurm", handle=handle.text, host=socket.gethostname())
+    return handle
+
+
+def _prepare(run: RunDir) -> None:
+    """Write the run key (0600), and remove the cancel request of an earlier job."""
+    key = run.control / "key"
+    if not key.exists():
+        write_bytes_atomic(key, secrets.token_bytes(32))
+    run.cancel_request.unlink(missing_ok=True)
+
+
+def _secret_values(spec: JobSpec) -> dict[str, str]:
+    missing = [name for name in spec.secrets if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"the run needs the secret {missing[0]}, and this shell's environment has no such variable",
+            hint=f"export {missing[0]}=… first; its value is kept in no record",
+        )
+    return {name: os.environ[name] for name in spec.secrets}
+
+
+def _check_accepted(result: CommandResult) -> None:
+    if result.returncode != 0:
+        raise refusal(result)
+
+
+def refusal(result: CommandResult) -> UnavailableError:
+    """The error for a job that sbatch did not accept."""
+    if result.unreachable:
+        return unreachable_error(result)
+    return UnavailableError(
+        f"Slurm refuses the job: {result.message}",
+        hint="`sinfo -o '%P %l %D %c %m %G'` shows partitions: time limit, nodes, cores, memory, GPUs",
+    )
+
+
+def check_cancelled(job: str, result: CommandResult) -> None:
+    """Raise UnavailableError if scancel failed; a job that has ended already is no failure."""
+    if result.returncode == 0 or result.unknown_job or "already complet" in result.stderr:
+        return
+    if result.unreachable:
+        raise unreachable_error(result)
+    raise UnavailableError(
+        f"Slurm does not cancel job {job}: {result.message}", hint=f"scontrol show job {job}"
+    )
+
+
+def _report_dropped_variables() -> None:
+    names = dropped_variables(os.environ)
+    if names:
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        print(
+            f"[dist-train] not handed to sbatch, they would change the job behind its script: {shown}",
+            file=sys.stderr,
+        )
+
+
+def handle_of(result: CommandResult) -> JobHandle:
+    """The handle of `123`, or of `123;cluster` at a multi-cluster site, as sbatch --parsable prints it."""
+    last = (result.stdout.strip().splitlines() or [""])[-1]
+    job, _, cluster = last.partition(";")
+    if not job.isdigit():
+        raise UnavailableError(
+            f"sbatch's answer {result.stdout.strip()!r} holds no job id",
+            cause="sbatch may be a wrapper of this site",
+            hint="`squeue --me` shows whether the job was taken",
+        )
+    return JobHandle(f"slurm:{job}" + (f"@{cluster}" if cluster else ""))

@@ -1,0 +1,92 @@
+"""Class, message and exit code of a rank's failure, from the facts of its end."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from dist_train.agent.failures.classify_failure import (
+    RankExit,
+    classify,
+    exit_code_of,
+    innermost_message,
+    is_peer_symptom,
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "secondary"),
+    [
+        ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1", True),
+        ("RuntimeError", "Read error [127.0.0.1]:1: Connection reset by peer", True),
+        ("DistNetworkError", "failed to recv, got 0 bytes", True),
+        ("DistBackendError", "NCCL error", True),
+        ("RuntimeError", "Timed out waiting 8000ms for recv operation to complete", True),
+        ("ValueError", "true cause", False),
+        ("RuntimeError", "CUDA out of memory", False),
+        (None, "Segmentation fault", False),
+    ],
+)
+def test_errors_that_only_mean_that_another_rank_is_gone(
+    exception: str | None, message: str, secondary: bool
+) -> None:
+    assert is_peer_symptom(exception, message) is secondary
+
+
+@pytest.mark.parametrize(
+    ("rank", "classified", "exit_code"),
+    [
+        (RankExit(3), ("exit", "exited with code 3"), 3),
+        (RankExit(-15), ("signal", "killed by signal 15 (SIGTERM)"), 143),
+        (RankExit(1, "ValueError", "bad"), ("exception", "ValueError: bad"), 1),
+        (RankExit(1, "DistNetworkError", "x"), ("victim", "DistNetworkError: x"), 1),
+        (RankExit(1, log_tail=("Broken pipe",)), ("victim", "Broken pipe"), 1),
+        (RankExit(-9, limit_exceeded="idle for 30 s"), ("hang", "idle for 30 s"), 1),
+        (RankExit(-9, limit_exceeded="no stop", interrupted=True), ("hang", "no stop"), 143),
+    ],
+)
+def test_a_failure_is_classified_by_how_the_rank_ended(
+    rank: RankExit, classified: tuple[str, str], exit_code: int
+) -> None:
+    assert (classify(rank), exit_code_of(rank)) == (classified, exit_code)
+
+
+class OwnError(Exception):
+    pass
+
+
+def test_the_message_of_a_failure_is_the_innermost() -> None:
+    rank = RankExit(1, "KeyError", wrapped(KeyError("label")))
+    assert classify(rank) == ("exception", "KeyError: 'label' (in DataLoader worker process 0)")
+
+
+def wrapped(error: Exception) -> str:
+    """The text that a rank gets of an error in its loader worker."""
+    try:
+        raise error
+    except Exception:
+        wrapper = ExceptionWrapper(sys.exc_info(), "in DataLoader worker process 0")
+    with pytest.raises(Exception, match="Traceback") as raised:
+        wrapper.reraise()  # type: ignore[no-untyped-call]
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no such image: 7.png"), "no such image: 7.png (in DataLoader worker process 0)"),
+        (KeyError("label"), "'label' (in DataLoader worker process 0)"),
+        (OwnError("two\nlines"), "two\nlines (in DataLoader worker process 0)"),
+        (ValueError(), "(in DataLoader worker process 0)"),
+        (ValueError("ValueError: again"), "ValueError: again (in DataLoader worker process 0)"),
+    ],
+)
+def test_a_loader_workers_error_is_reduced_to_its_own_text(error: Exception, message: str) -> None:
+    assert innermost_message(wrapped(error)) == message
+
+
+@pytest.mark.parametrize("text", ["", "no such file", "Caught ValueError in a bottle"])
+def test_any_other_text_is_unchanged(text: str) -> None:
+    assert innermost_message(text) == text

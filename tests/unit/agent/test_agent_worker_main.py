@@ -1,0 +1,48 @@
+"""The first code of a rank, by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WAITS = """
+import os, signal
+os.kill(os.getpid(), signal.SIGINT)
+signal.sigtimedwait([], 10)
+"""
+
+
+def test_a_rank_can_be_interrupted_though_its_shell_ignores_sigint(tmp_path: Path) -> None:
+    """`dist-train launch … &` in a script: POSIX has the shell ignore SIGINT for it."""
+    script = tmp_path / "train.py"
+    script.write_text(WAITS)
+    rank = [
+        sys.executable,
+        "-P",
+        "-m",
+        "dist_train.agent.workers.worker_main",
+        str(os.getpid()),
+        "script",
+        str(script),
+    ]
+    in_background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *rank]
+    done = subprocess.run(in_background, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, "KeyboardInterrupt" in done.stderr) == (130, True), done
+
+
+@pytest.mark.parametrize("last", ["", "raise SystemExit"])
+def test_a_script_whose_last_losses_were_not_finite_ends_with_73(tmp_path: Path, last: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, dist_train as dt\n"
+        'run = dt.init(seed=0, device="cpu")\n'
+        "run.check_finite(torch.tensor(1.0))\n"
+        'run.check_finite(torch.tensor(float("nan")))\n' + last
+    )
+    rank = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
+    done = subprocess.run([*rank, str(script)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "step 2: the loss is not finite" in done.stderr) == (73, True), done
