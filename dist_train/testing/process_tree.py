@@ -73,18 +73,26 @@ def end(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> list[psu
     return left
 
 
-def ask_for_stacks(processes: Iterable[psutil.Process], timeout_s: float = 2.0) -> None:
-    """Send SIGUSR1 to each that handles it (ranks, loader workers), for its stacks on stderr."""
+def ask_for_stacks(processes: Iterable[psutil.Process], each_s: float = 0.3, timeout_s: float = 2.0) -> None:
+    """Send SIGUSR1 to each that handles it (ranks, loader workers), for its stacks on stderr.
+
+    One after the other: faulthandler writes a line in several pieces, so a rank and its loader workers,
+    which share one pipe, would mix theirs.
+
+    Args:
+        each_s: time for one process to write its stacks. Nothing tells when the handler has written.
+        timeout_s: time for the agent to forward them all.
+    """
     requested = False
-    for process in processes:
+    for pid, process in {process.pid: process for process in processes}.items():
         try:
-            if _catches(process.pid, signal.SIGUSR1):
+            if _catches(pid, signal.SIGUSR1):
                 process.send_signal(signal.SIGUSR1)
                 requested = True
+                time.sleep(each_s)
         except (OSError, psutil.NoSuchProcess):
             continue
     if requested:
-        # The handler writes when its process next runs, through the agent's pipe; nothing acknowledges it.
         time.sleep(timeout_s)
 
 
