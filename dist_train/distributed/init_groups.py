@@ -17,6 +17,7 @@ from dist_train.distributed.deadlines import bounded_start
 from dist_train.distributed.init_method import FileRendezvous, Rendezvous, TcpRendezvous, parse
 from dist_train.distributed.keyed_exchange import KeyedExchange
 from dist_train.distributed.membership_check import MembershipCheck
+from dist_train.distributed.process_group_lifetime import keep_groups_for_reducers
 from dist_train.distributed.torch_stores import PrefixStore, Store
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError, RendezvousError
@@ -146,6 +147,8 @@ def _form(store: Store, info: RankInfo, device: torch.device, timeout_s: float) 
 
 def _torch_groups(store: Store, info: RankInfo, device: torch.device, timeout: timedelta) -> Control:
     on_gpu = device.type == "cuda"
+    # For ranks started by hand; those of an agent have it from their first import of torch.
+    keep_groups_for_reducers()
     torch_dist.init_process_group(
         backend="cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=store,

@@ -25,6 +25,7 @@ from dist_train import env
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_signals import take_sigterm
+from dist_train.distributed.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError
 from dist_train.jobs.parent_death_signal import end_with_parent
 
@@ -45,6 +46,8 @@ def main(argv: list[str]) -> NoReturn:
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    # Also for scripts that never import dist_train.
+    keep_groups_once_torch_is_imported()
     kind, value, args = argv[1], argv[2], argv[3:]
     code = _run(kind, value, args)
     leaving.script_ended(code)
