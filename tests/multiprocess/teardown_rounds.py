@@ -3,10 +3,12 @@
     RANK=0 WORLD_SIZE=4 python teardown_rounds.py FOLDER ROUNDS
 
 The DDP object is freed after destroy_process_group(), as by a script whose model is local to a function:
-what torch 2.13 can hang on. Each finished round is a line of the output.
+what torch 2.13 can hang on. Each finished round is a line of the output; SIGUSR1 adds the stack.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 
 import torch
@@ -25,6 +27,8 @@ def one_round(path: str) -> None:
 
 
 if __name__ == "__main__":
+    # In C, without the interpreter's lock: it answers in a process that hangs with it.
+    faulthandler.register(signal.SIGUSR1)
     for number in range(int(sys.argv[2])):
         one_round(f"{sys.argv[1]}/store-{number}")
         print(number, flush=True)

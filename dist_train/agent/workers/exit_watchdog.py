@@ -5,8 +5,8 @@ for as long as its script wants. Bounded is what is not the script's any more:
 
 - the interpreter's own end, after threads and exit functions: the script's exit code is kept;
 - threads and exit functions of which nothing moves for long;
-- an interpreter that is blocked: one thread holds its lock and does nothing. torch has such a hang: a
-  DDP object freed after destroy_process_group() joins gloo's threads with the lock held.
+- an interpreter that is blocked: one thread holds its lock and does nothing. torch has such a hang (see
+  process_group_lifetime, which prevents it where torch is as expected).
 """
 
 from __future__ import annotations
