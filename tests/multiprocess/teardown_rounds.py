@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-def one_round(path: str) -> None:
+def one_round(path: str) -> DistributedDataParallel:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", store=dist.FileStore(path, ranks), rank=rank, world_size=ranks)
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
@@ -24,6 +24,7 @@ def one_round(path: str) -> None:
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
     dist.destroy_process_group()
+    return model
 
 
 if __name__ == "__main__":
