@@ -21,7 +21,7 @@ from dist_train.agent.coordination.messages import Heartbeat, Message, NodeFaile
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.rank import Rank
-from dist_train.agent.workers.rank_output import RankLog
+from dist_train.agent.workers.rank_log import RankLog
 
 KEY = Identity("run-1", b"key")
 LONG = "could not load: " + "x" * 400_000 + " (the real reason)"
