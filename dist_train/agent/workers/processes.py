@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _PIPE_BYTES = 1 << 20
 _CHUNK = 64 * 1024
 _CHUNKS_AT_ONCE = 4
+_BEHIND_S = 0.005  # between looks at a terminal that is slower than the ranks
 _CHUNKS_AT_THE_END = 4 * _PIPE_BYTES // _CHUNK  # more than a pipe holds
 
 
@@ -106,12 +107,15 @@ class Workers:
         while self._open:
             # Exits before output: the root cause's pidfd must not wait behind other ranks' tracebacks.
             ready = sorted(self._selector.select(timeout=0.2), key=lambda event: event[0].data[0] != "pid")
+            behind = self._output.is_behind
             for key, _ in ready:
                 kind, rank, _ = key.data
                 if kind == "pid":
                     self._reap(rank, key.fd)
-                else:
+                elif not behind:
                     self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
+            if behind:
+                time.sleep(_BEHIND_S)
             self._tick()
             if self.all_ended:
                 # A grandchild may hold a pipe open for ever: read what is buffered, then stop.

@@ -1,7 +1,7 @@
 """The ranks' output as it is shown on the terminal.
 
 Rank 0's stdout as it is; every rank's stderr as `[rank 3 host] …`, where the same line from several
-ranks within a second is shown once as `[ranks 1-3 host] …`.
+ranks within a second is shown once as `[ranks 1-3 host] …`. Nothing here waits for the terminal's reader.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TextIO
 
+from dist_train.jobs.terminal_writer import TerminalWriter, same_file
 from dist_train.rundir.name_ranks import name_ranks
 
 _FOLD_S = 1.0
 _MOST_HELD = 1000  # lines that wait for the same of other ranks
+STOPPED_READER_S = 5.0  # at the end: how long for a reader that takes nothing
 
 
 @dataclass
@@ -45,6 +47,9 @@ class RankOutput:
         self._prefix_stdout = self._show is None or len(self._show) > 1
         self._out = out or sys.stdout
         self._err = err or sys.stderr
+        self._err_writer = TerminalWriter(self._note_dropped)
+        one_terminal = same_file(self._out, self._err)
+        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
         self._held: deque[_Held] = deque()
         self._held_of: dict[str, list[_Held]] = {}
         self._next_number = 0
@@ -61,8 +66,7 @@ class RankOutput:
 
     def pass_on(self, data: bytes) -> None:
         """Show bytes of a rank's stdout as they are."""
-        with self._lock:
-            self._print(self._out, data)
+        self._out_writer.put(self._out, data)
 
     def line(self, rank: int, is_stderr: bool, text: str) -> None:
         """Show one line of a rank's output."""
@@ -71,12 +75,20 @@ class RankOutput:
                 self._hold(rank, text)
             elif self.shows(rank, False):
                 prefix = f"[rank {rank} {self._host}] " if self._prefix_stdout else ""
-                self._print_line(self._out, prefix + text)
+                self._out_writer.put(self._out, _encoded(prefix + text))
 
     def note(self, text: str) -> None:
         """Print a line of the agent's own, on stderr."""
-        with self._lock:
-            self._print_line(self._err, f"[dist-train {self._host}] {text}")
+        self.report(f"[dist-train {self._host}] {text}")
+
+    def report(self, text: str) -> None:
+        """Print lines of the agent's own without a prefix, on stderr."""
+        self._err_writer.put(self._err, _encoded(text), always=True)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the terminal takes the output, but more slowly than it comes."""
+        return self._out_writer.is_behind or self._err_writer.is_behind
 
     def tick(self) -> None:
         """Show the lines that were held long enough."""
@@ -87,6 +99,26 @@ class RankOutput:
         """Show all lines that are held."""
         with self._lock:
             self._release(float("inf"))
+
+    def close(self, stopped_s: float = STOPPED_READER_S) -> int:
+        """Show all that is left, unless the terminal takes nothing for this long; say so where one does.
+
+        Returns:
+            How many lines were not shown.
+        """
+        self.flush()
+        left = self._out_writer.close(stopped_s)
+        if self._out_writer is self._err_writer:
+            return left
+        if left:
+            self._note_dropped(left)
+        return left + self._err_writer.close(stopped_s)
+
+    def _note_dropped(self, count: int) -> None:
+        self.note(
+            f"{count} lines of output were not shown: the terminal's reader had stopped; the log files have "
+            "every line (dist-train logs)"
+        )
 
     def _hold(self, rank: int, text: str) -> None:
         # Fold into the same line of another rank, but keep this rank's own order.
@@ -115,18 +147,11 @@ class RankOutput:
         same.pop(0)
         if not same:
             del self._held_of[held.text]
-        self._print_line(self._err, f"[{name_ranks(held.ranks)} {self._host}] {held.text}")
+        self._print_line(f"[{name_ranks(held.ranks)} {self._host}] {held.text}")
 
-    def _print_line(self, stream: TextIO, text: str) -> None:
-        self._print(stream, f"{text}\n".encode(errors="replace"))
+    def _print_line(self, text: str) -> None:
+        self._err_writer.put(self._err, _encoded(text))
 
-    def _print(self, stream: TextIO, data: bytes) -> None:
-        try:
-            buffer = getattr(stream, "buffer", None)
-            if buffer is None:
-                stream.write(data.decode(errors="replace"))
-            else:
-                buffer.write(data)
-            stream.flush()
-        except (OSError, ValueError):
-            pass  # the terminal is gone; the log files have every line
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode(errors="replace")
