@@ -23,6 +23,7 @@ from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.orphans import end_processes
 from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
+from dist_train.jobs.terminal_writer import TerminalWriter
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
@@ -30,6 +31,7 @@ from launchers._local.lost_agents import LostAgents
 
 _POLL_S = 0.05
 _SECOND_CTRL_C_GRACE_S = 5.0
+_LAST_WORDS_S = 5.0  # for a terminal that takes no output
 # Placeholders in the plan for values that exist only at submit.
 _PORT, _JOB, _PARENT = "@PORT@", "@JOB@", "@PARENT@"
 
@@ -148,6 +150,7 @@ class Supervisor:
         self._spec = spec
         self._commands = commands
         self._agents: list[subprocess.Popen[bytes]] = []
+        self._writer = TerminalWriter(lambda dropped: None)
         self._interrupts = 0
         self._first_start = self._start_number = 0
         self._timed_out = False
@@ -168,9 +171,10 @@ class Supervisor:
                 if code != ExitCode.ATTEMPT_LOST:
                     return code
                 self._start_number += 1
-                print("[dist-train] a node was lost: starting all nodes again", file=sys.stderr)
+                self._note("a node was lost: starting all nodes again")
         finally:
             self._kill_left()
+            self._writer.close(_LAST_WORDS_S)
             for number, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
                 signal.signal(number, handler)
 
@@ -182,7 +186,7 @@ class Supervisor:
             for node in range(len(self._commands)):
                 self._agents.append(self._start(node, start, port, listener))
         lost_node_file = self._run.lost_node(f"local.{start}")
-        lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, _note)
+        lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, self._note)
         while any(agent.poll() is None for agent in self._agents):
             self._obey_time_limit()
             self._end_rest_after_kill()
@@ -238,9 +242,9 @@ class Supervisor:
     def _on_interrupt(self, number: int, frame: object) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
-            print("\n[dist-train] Ctrl-C: saving and stopping; once more kills", file=sys.stderr)
             self._run.interrupted(f"local.{self._start_number}").touch()
             self._signal(signal.SIGTERM)
+            self._note("Ctrl-C: saving and stopping; once more kills", before="\n")
         else:
             self._signal(signal.SIGKILL)
 
@@ -250,7 +254,7 @@ class Supervisor:
     def _obey_time_limit(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline and not self._timed_out:
             self._timed_out = True
-            print("[dist-train] time limit: saving and stopping", file=sys.stderr)
+            self._note("time limit: saving and stopping")
             self._signal(signal.SIGUSR2)
 
     def _end_rest_after_kill(self) -> None:
@@ -262,16 +266,16 @@ class Supervisor:
             if agent.poll() is None:
                 agent.send_signal(number)
 
+    def _note(self, text: str, before: str = "") -> None:
+        # A terminal whose reader has stopped must not stop the supervision.
+        self._writer.put(sys.stderr, f"{before}[dist-train] {text}\n".encode(errors="replace"), always=True)
+
     def _kill_left(self) -> None:
         for agent in self._agents:
             if agent.poll() is None:
                 agent.kill()
                 agent.wait(timeout=_SECOND_CTRL_C_GRACE_S)
         end_processes(self._spec.run_id)
-
-
-def _note(text: str) -> None:
-    print(f"[dist-train] {text}", file=sys.stderr)
 
 
 def _supervisor_is_alive(handle: JobHandle) -> bool:

@@ -17,9 +17,12 @@ from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.process_title import set_title
-from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.parent_death_signal import end_with_parent
+from dist_train.jobs.terminal_writer import TerminalWriter
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -31,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
         settings = read_settings(argv)
         end = _run(settings, platform)
     except DistTrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _print(f"error: {error}")
         end = AgentExit.from_error(int(error.exit_code), error, settings)
         if settings is not None and settings.node == 0:
             _report_startup_error(platform, settings, end.code, error.what)
@@ -61,22 +64,33 @@ def _run(settings: Settings, platform: Platform) -> AgentExit:
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid, signal.SIGTERM)
     join_by = time.monotonic() + settings.join_s
-    note = RankOutput(settings.host).note
-    platform.prepare(settings, join_by, note)
-    _log_to_file(settings)
-    set_title(f"dist-train agent node={settings.node} run={settings.run.path}")
-    earlier = platform.earlier_exit(settings)
-    if earlier is not None:
-        note(earlier.why)
-        return earlier
-    return Node(settings, platform, join_by).run()
+    output = RankOutput(settings.host, settings.show_ranks)
+    try:
+        platform.prepare(settings, join_by, output.note)
+        _log_to_file(settings)
+        set_title(f"dist-train agent node={settings.node} run={settings.run.path}")
+        earlier = platform.earlier_exit(settings)
+        if earlier is not None:
+            output.note(earlier.why)
+            return earlier
+        return Node(settings, platform, output, join_by).run()
+    finally:
+        if left := output.close():
+            logger.warning("%d lines of output were not shown: the terminal's reader had stopped", left)
 
 
 def _report_startup_error(platform: Platform, settings: Settings, code: int, why: str) -> None:
     try:
         platform.report_startup_error(settings, code, why)
     except OSError as error:
-        print(f"[dist-train] the verdict could not be written: {error}", file=sys.stderr)
+        _print(f"[dist-train] the verdict could not be written: {error}")
+
+
+def _print(text: str) -> None:
+    """Print on stderr; an agent does not wait for ever for its terminal's reader, for others wait for it."""
+    writer = TerminalWriter(lambda dropped: None)
+    writer.put(sys.stderr, f"{text}\n".encode(errors="replace"), always=True)
+    writer.close(STOPPED_READER_S)
 
 
 def _log_to_file(settings: Settings) -> None:

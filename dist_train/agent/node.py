@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import time
 
 from dist_train.agent import timeouts
@@ -42,15 +41,16 @@ class Node:
     """One node of the job.
 
     Args:
+        output: shows what the ranks and this agent print.
         join_by: time.monotonic() at which an agent that was started in another's place gives up.
     """
 
-    def __init__(self, settings: Settings, platform: Platform, join_by: float) -> None:
+    def __init__(self, settings: Settings, platform: Platform, output: RankOutput, join_by: float) -> None:
         self._settings = settings
         self._platform = platform
         self._join_by = join_by
         self._attempt: int | None = None
-        self._output = RankOutput(settings.host, settings.show_ranks)
+        self._output = output
         self._graceful_stop = GracefulStop(
             settings.grace_s,
             reads_the_flag=settings.kind == "config",
@@ -197,7 +197,7 @@ class Node:
                 self._output.note(verdict.why)
         elif self._platform.prints_failure:
             failure = read_failure(self._settings.run) or Failure.from_record(dict(verdict.failure))
-            print(render_failure(failure, verdict.exit_code), file=sys.stderr)
+            self._output.report(render_failure(failure, verdict.exit_code))
 
     def _on_signal(self, reason: str) -> None:
         if self._settings.run.interrupted(self._settings.job).exists():

@@ -5,6 +5,7 @@ spec                  JobSpec and Target: one job, as every launcher gets it
 agent_command         argv and environment of an agent
 run_state             the state of a run by its own records: lease and events
 log_files             a run's log files by rank and attempt, also while they grow
+terminal_writer       writing to the terminal without waiting for its reader
 polling               how often a scheduler is queried
 duration              time limits in sbatch's formats
 gpus                  this machine's GPUs, by nvidia-ml-py

@@ -14,6 +14,9 @@ outcome_text      the end of a run as text: the failure block, the result's tabl
 format_amounts    bytes and durations as text
 display_number    attempts and epochs as people count them, from 1
 name_ranks        ranks as text: `ranks 0-2,5`
+output_stream     a rank's output as lines: progress bars, long lines, lines without an end
+log_parts         the files of a rank's log
+shorten_text      long texts cut in the middle
 eta               the remaining time of a run
 """
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.records import read_json, write_json_atomic
+from dist_train.rundir.shorten_text import shorten_text
 
 FailureClass = Literal[
     "signal", "exception", "exit", "early_exit", "hang", "node_lost", "victim", "rendezvous", "dist_train"
 ]
+
+# In characters. The error file of the rank and its log have the whole text.
+_LONGEST_MESSAGE = 8_000
+_LONGEST_TRACEBACK = 32_000
+_LONGEST_LINE = 1_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,22 @@ class Failure:
         record["victims"] = record.pop("secondary_failures")
         record["mend"] = self.hint
         return record
+
+    def shortened(self) -> Failure:
+        """The same with the middle of long texts left out, so that it fits on a terminal and in a record."""
+
+        def shorten(text: str | None, limit: int) -> str | None:
+            return None if text is None else shorten_text(text, limit)
+
+        return replace(
+            self,
+            exception=shorten(self.exception, _LONGEST_LINE),
+            message=shorten_text(self.message, _LONGEST_MESSAGE),
+            file=shorten(self.file, _LONGEST_LINE),
+            traceback=shorten(self.traceback, _LONGEST_TRACEBACK),
+            hint=shorten(self.hint, _LONGEST_MESSAGE),
+            log_tail=tuple(shorten_text(line, _LONGEST_LINE) for line in self.log_tail),
+        )
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Failure:

@@ -23,7 +23,7 @@ from dist_train.agent import timeouts
 from dist_train.errors import ConfigError, RendezvousError
 
 _PROTOCOL = "1"
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 20  # of the handshake: from a stranger no more is kept
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,24 @@ class LineReader:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._rest = b""
+        self._rest = bytearray()
+        self._longest: int | None = _LONGEST_LINE
+
+    def trust(self) -> None:
+        """Accept lines of any length from now on: the other side is an agent of this run."""
+        self._longest = None
 
     def line(self) -> bytes | None:
         """Read the next line without its newline; None at the end; raises TimeoutError."""
-        while b"\n" not in self._rest:
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
             chunk = self._connection.recv(65536)
-            if not chunk or len(self._rest) > _LONGEST_LINE:
+            if not chunk or (self._longest is not None and searched > self._longest):
                 return None
             self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
         return line
 
 
@@ -90,7 +98,10 @@ def answer_handshake(
     refusal = {"ok": False, "why": why, "for_ever": for_ever}
     reply = refusal if why else {"ok": True, "mac": identity.mac(theirs, "node 0")}
     connection.sendall(json.dumps(reply).encode() + b"\n")
-    return None if why else node
+    if why:
+        return None
+    reader.trust()
+    return node
 
 
 def request_handshake(
@@ -128,3 +139,4 @@ def request_handshake(
     if not hmac.compare_digest(str(reply.get("mac", "")), identity.mac(mine, "node 0")):
         raise RendezvousError(f"{where} claims to be node 0 of this run, but does not know the run's key")
     connection.settimeout(timeouts.HEARTBEAT_LOST_S)
+    reader.trust()

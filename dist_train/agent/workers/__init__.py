@@ -6,7 +6,8 @@ processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
 worker_main         the first code of every rank: runs the target, records its error
 rank_signals        SIGTERM in a rank and in its children
-rank_output         RankOutput, RankLog: what is shown of the ranks' output, and their log files
+rank_output         RankOutput: what is shown of the ranks' output
+rank_log            RankLog: the log file of a rank
 failure_report      the Failure record of a rank that has ended
 graceful_stop       GracefulStop: save and stop within the grace period
 interpreter_exit    a rank's way out: what is flushed, kept and marked for its agent

@@ -39,7 +39,8 @@ from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
 from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank, start_rank
-from dist_train.agent.workers.rank_output import RankLog, RankOutput
+from dist_train.agent.workers.rank_log import RankLog
+from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.agent.workers.worker_environment import worker_environment
 from dist_train.errors import ExitCode
 from dist_train.jobs.orphans import end_processes
@@ -95,7 +96,6 @@ class NodeAgent(LocalElasticAgent):
         ranks = [
             self._start_rank(worker_group, worker, logs, stop_file_path) for worker in worker_group.workers
         ]
-        self._output.attach([rank.log for rank in ranks])
 
         def exit_mark(rank: Rank) -> ExitMark:
             return stop_file.read_exit(rank.local_rank)

@@ -9,7 +9,7 @@ from dist_train.rundir.failure import Failure
 
 
 def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -> Failure:
-    """Build one Failure from exit status, error record and last lines of stderr."""
+    """Build one Failure from exit status, error record and last lines of stderr; long texts are cut."""
     record = rank.error_record() or {}
     facts = RankExit(
         returncode=rank.returncode or 0,
@@ -42,7 +42,7 @@ def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -
         log_tail=facts.log_tail,
         attempt=attempt,
         step=step,
-    )
+    ).shortened()
 
 
 def _text(value: object) -> str | None:

@@ -21,10 +21,15 @@ from dist_train.agent import timeouts
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ExitCode
+from dist_train.rundir.output_stream import OutputStream
 from dist_train.rundir.stop_file import ExitMark
 
 logger = logging.getLogger(__name__)
 _PIPE_BYTES = 1 << 20
+_CHUNK = 64 * 1024
+_CHUNKS_AT_ONCE = 4
+_BEHIND_S = 0.005  # between looks at a terminal that is slower than the ranks
+_CHUNKS_AT_THE_END = 4 * _PIPE_BYTES // _CHUNK  # more than a pipe holds
 
 
 class Workers:
@@ -48,7 +53,7 @@ class Workers:
         self._exit_mark = exit_mark
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
-        self._partial: dict[int, bytes] = {}
+        self._streams: dict[tuple[int, str], OutputStream] = {}
         for rank in self.ranks:
             self._watch(rank)
         self._thread = threading.Thread(target=self._loop, name="agent-workers", daemon=True)
@@ -102,13 +107,16 @@ class Workers:
         while self._open:
             # Exits before output: the root cause's pidfd must not wait behind other ranks' tracebacks.
             ready = sorted(self._selector.select(timeout=0.2), key=lambda event: event[0].data[0] != "pid")
+            behind = self._output.is_behind
             for key, _ in ready:
-                kind, rank, stream = key.data
+                kind, rank, _ = key.data
                 if kind == "pid":
                     self._reap(rank, key.fd)
-                else:
-                    self._read(kind, rank, key.fd, stream)
-            self._output.tick()
+                elif not behind:
+                    self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
+            if behind:
+                time.sleep(_BEHIND_S)
+            self._tick()
             if self.all_ended:
                 # A grandchild may hold a pipe open for ever: read what is buffered, then stop.
                 drain_until = drain_until or time.monotonic() + 1.0
@@ -118,18 +126,20 @@ class Workers:
             self._forget(descriptor)
         self._selector.close()
         for rank in self.ranks:
-            for stream in (rank.process.stdout, rank.process.stderr):
-                if stream is not None:
-                    stream.close()
+            for name, pipe in (("out", rank.process.stdout), ("err", rank.process.stderr)):
+                if pipe is not None:
+                    self._finish(name, rank)
+                    pipe.close()
             rank.log.close()
         self._output.flush()
 
     def _reap(self, rank: Rank, descriptor: int) -> None:
         # The last output first: what the rank wrote before its end is in the pipes already.
         for key in list(self._selector.get_map().values()):
-            kind, owner, stream = key.data
+            kind, owner, _ = key.data
             if owner is rank and kind != "pid":
-                self._read(kind, rank, key.fd, stream)
+                self._read(kind, rank, key.fd, _CHUNKS_AT_THE_END)
+                self._finish(kind, rank)
         self._forget(descriptor)
         os.close(descriptor)
         rank.end_group()
@@ -153,33 +163,66 @@ class Workers:
             )
         return mark.exit_code
 
-    def _read(self, kind: str, rank: Rank, descriptor: int, stream: IO[bytes]) -> None:
-        while descriptor in self._open:
+    def _read(self, kind: str, rank: Rank, descriptor: int, most: int) -> None:
+        """Read what is in a pipe, bounded: a rank that prints for ever must not hide the others' ends."""
+        for _ in range(most):
+            if descriptor not in self._open:
+                return
             try:
-                chunk = os.read(descriptor, 65536)
+                chunk = os.read(descriptor, _CHUNK)
             except BlockingIOError:
                 return
             except OSError:
                 chunk = b""
             if not chunk:
-                rest = self._partial.pop(descriptor, b"")
-                if rest:
-                    self._line(kind, rank, rest)
+                self._finish(kind, rank)
                 self._forget(descriptor)
                 return
-            *lines, rest = (self._partial.pop(descriptor, b"") + chunk).split(b"\n")
-            if rest:
-                self._partial[descriptor] = rest
-            for line in lines:
-                self._line(kind, rank, line)
+            stream = self._stream(kind, rank)
+            self._take(kind, rank, stream, stream.feed(chunk, time.monotonic()))
 
-    def _line(self, kind: str, rank: Rank, line: bytes) -> None:
-        rank.log.write(line)
-        text = line.decode(errors="replace")
-        if kind == "err":
-            rank.stderr_tail.append(text)
-        if not rank.ended_by_us:  # stacks of secondary failures are for the logs, not for the terminal
-            self._output.line(rank.rank, kind == "err", text)
+    def _stream(self, kind: str, rank: Rank) -> OutputStream:
+        return self._streams.setdefault((rank.rank, kind), OutputStream())
+
+    def _finish(self, kind: str, rank: Rank) -> None:
+        stream = self._stream(kind, rank)
+        self._take(kind, rank, stream, stream.finish())
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for rank in self.ranks:
+            for kind in ("out", "err"):
+                stream = self._stream(kind, rank)
+                if late := stream.late(now):
+                    self._take(kind, rank, stream, late)
+                    rank.log.flush()
+                if self._shown_by_lines(kind, rank) and (state := stream.due(now)):
+                    self._output.line(rank.rank, kind == "err", state.decode(errors="replace"))
+            rank.log.tick(now)
+        self._output.tick()
+
+    def _take(self, kind: str, rank: Rank, stream: OutputStream, passed: bytes) -> None:
+        """Log and show what the stream has passed, and its lines."""
+        lines, stream.lines = stream.lines, []
+        rank.log.write(passed)
+        by_lines = self._shown_by_lines(kind, rank)
+        for line in lines:
+            text = line.decode(errors="replace")
+            if kind == "err":
+                rank.stderr_tail.append(text)
+            if by_lines:
+                self._output.line(rank.rank, kind == "err", text)
+        if passed and not rank.ended_by_us and self._output.passes_on(rank.rank, kind == "err"):
+            self._output.pass_on(passed)
+
+    def _shown_by_lines(self, kind: str, rank: Rank) -> bool:
+        # Stacks of secondary failures are for the logs, not for the terminal.
+        is_stderr, shown = kind == "err", not rank.ended_by_us
+        return (
+            shown
+            and self._output.shows(rank.rank, is_stderr)
+            and not self._output.passes_on(rank.rank, is_stderr)
+        )
 
     def _forget(self, descriptor: int) -> None:
         if descriptor in self._open:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dist_train.agent.workers.rank_output import RankLog
+from dist_train.agent.workers.rank_log import RankLog
 
 _TAIL_LINES = 15
 # Pids of ranks that have not been reaped. Of the whole process, as children are: a reaper of orphans (in

@@ -1,60 +1,25 @@
-"""The ranks' output: what is shown on the terminal, and the log file of each rank.
+"""The ranks' output as it is shown on the terminal.
 
 Rank 0's stdout as it is; every rank's stderr as `[rank 3 host] …`, where the same line from several
-ranks within a second is shown once as `[ranks 1-3 host] …`.
+ranks within a second is shown once as `[ranks 1-3 host] …`. Nothing here waits for the terminal's reader.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
+from dist_train.jobs.terminal_writer import TerminalWriter, same_file
 from dist_train.rundir.name_ranks import name_ranks
 
 _FOLD_S = 1.0
-_FLUSH_S = 1.0
-_FLUSH_BYTES = 64 * 1024
-
-
-class RankLog:
-    """The file logs/attempt-<k>/rank-<r>.log: appended to, flushed at 1 s or 64 KiB."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
-        self._buffer = bytearray()
-        self._flushed_at = time.monotonic()
-
-    def write(self, line: bytes) -> None:
-        """Append one line (without its newline)."""
-        self._buffer += line + b"\n"
-        if len(self._buffer) >= _FLUSH_BYTES or time.monotonic() - self._flushed_at >= _FLUSH_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the buffer; on a full disk its lines are dropped, so that the agent goes on."""
-        self._flushed_at = time.monotonic()
-        if self._descriptor is not None and self._buffer:
-            try:
-                os.write(self._descriptor, self._buffer)
-            except OSError:
-                pass
-        self._buffer.clear()
-
-    def close(self) -> None:
-        """Flush and close."""
-        self.flush()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+_MOST_HELD = 1000  # lines that wait for the same of other ranks
+STOPPED_READER_S = 5.0  # at the end: how long for a reader that takes nothing
 
 
 @dataclass
@@ -82,61 +47,111 @@ class RankOutput:
         self._prefix_stdout = self._show is None or len(self._show) > 1
         self._out = out or sys.stdout
         self._err = err or sys.stderr
+        self._err_writer = TerminalWriter(self._note_dropped)
+        one_terminal = same_file(self._out, self._err)
+        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
         self._held: deque[_Held] = deque()
+        self._held_of: dict[str, list[_Held]] = {}
         self._next_number = 0
         self._last: dict[int, int] = {}
-        self._logs: list[RankLog] = []
         self._lock = threading.Lock()
 
-    def attach(self, logs: list[RankLog]) -> None:
-        """Set the logs that `tick` flushes too."""
-        self._logs = logs
+    def shows(self, rank: int, is_stderr: bool) -> bool:
+        """Whether this stream is shown at all."""
+        return is_stderr or self._show is None or rank in self._show
+
+    def passes_on(self, rank: int, is_stderr: bool) -> bool:
+        """Whether this stream is shown byte for byte, by `pass_on`, and not by lines."""
+        return not is_stderr and not self._prefix_stdout and self.shows(rank, False)
+
+    def pass_on(self, data: bytes) -> None:
+        """Show bytes of a rank's stdout as they are."""
+        self._out_writer.put(self._out, data)
 
     def line(self, rank: int, is_stderr: bool, text: str) -> None:
         """Show one line of a rank's output."""
         with self._lock:
             if is_stderr:
                 self._hold(rank, text)
-            elif self._show is None or rank in self._show:
+            elif self.shows(rank, False):
                 prefix = f"[rank {rank} {self._host}] " if self._prefix_stdout else ""
-                self._print(self._out, prefix + text)
+                self._out_writer.put(self._out, _encoded(prefix + text))
 
     def note(self, text: str) -> None:
         """Print a line of the agent's own, on stderr."""
-        with self._lock:
-            self._print(self._err, f"[dist-train {self._host}] {text}")
+        self.report(f"[dist-train {self._host}] {text}")
+
+    def report(self, text: str) -> None:
+        """Print lines of the agent's own without a prefix, on stderr."""
+        self._err_writer.put(self._err, _encoded(text), always=True)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the terminal takes the output, but more slowly than it comes."""
+        return self._out_writer.is_behind or self._err_writer.is_behind
 
     def tick(self) -> None:
-        """Show the lines that were held long enough, flush the logs."""
+        """Show the lines that were held long enough."""
         with self._lock:
             self._release(time.monotonic())
-        for log in self._logs:
-            log.flush()
 
     def flush(self) -> None:
         """Show all lines that are held."""
         with self._lock:
             self._release(float("inf"))
 
+    def close(self, stopped_s: float = STOPPED_READER_S) -> int:
+        """Show all that is left, unless the terminal takes nothing for this long; say so where one does.
+
+        Returns:
+            How many lines were not shown.
+        """
+        self.flush()
+        left = self._out_writer.close(stopped_s)
+        if self._out_writer is self._err_writer:
+            return left
+        if left:
+            self._note_dropped(left)
+        return left + self._err_writer.close(stopped_s)
+
+    def _note_dropped(self, count: int) -> None:
+        self.note(
+            f"{count} lines of output were not shown: the terminal's reader had stopped; the log files have "
+            "every line (dist-train logs)"
+        )
+
     def _hold(self, rank: int, text: str) -> None:
         # Fold into the same line of another rank, but keep this rank's own order.
         after = self._last.get(rank, -1)
-        held = next((h for h in self._held if h.text == text and h.number > after), None)
-        if held is None:
+        same = self._held_of.setdefault(text, [])
+        first_after = bisect_right(same, after, key=lambda held: held.number)
+        if first_after < len(same):
+            held = same[first_after]
+        else:
             held = _Held(self._next_number, text, time.monotonic(), set())
             self._next_number += 1
             self._held.append(held)
+            same.append(held)
         held.ranks.add(rank)
         self._last[rank] = held.number
+        while len(self._held) > _MOST_HELD:
+            self._release_first()
 
     def _release(self, now: float) -> None:
         while self._held and now - self._held[0].at >= _FOLD_S:
-            held = self._held.popleft()
-            self._print(self._err, f"[{name_ranks(held.ranks)} {self._host}] {held.text}")
+            self._release_first()
 
-    def _print(self, stream: TextIO, text: str) -> None:
-        try:
-            stream.write(text + "\n")
-            stream.flush()
-        except (OSError, ValueError):
-            pass  # the terminal is gone; the log files have every line
+    def _release_first(self) -> None:
+        held = self._held.popleft()
+        same = self._held_of[held.text]
+        same.pop(0)
+        if not same:
+            del self._held_of[held.text]
+        self._print_line(f"[{name_ranks(held.ranks)} {self._host}] {held.text}")
+
+    def _print_line(self, text: str) -> None:
+        self._err_writer.put(self._err, _encoded(text))
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode(errors="replace")

@@ -53,10 +53,13 @@ class Screen:
         self._terminal = self._before[captured[-1]]
         self._drawn: list[int] = []  # how many cells each line of the panel takes
         self._text = ""
-        self._rest = b""
+        self._rest = bytearray()  # of a line that has not ended
+        self._rest_since = 0.0
+        self._begun = False  # without a panel: the begin of an unfinished line is on the terminal
         self._over = threading.Event()
         self._drawing = threading.RLock()
         self._suspended = suspended_within(self._cleared)
+        self._chunk = b""
         self._read, self._write = os.pipe()
         _enlarge(self._write)
         self._thread = threading.Thread(target=self._loop, name="screen", daemon=True)
@@ -90,24 +93,58 @@ class Screen:
                 self._draw(self._whole_lines())
             if time.monotonic() >= next_at:
                 next_at = time.monotonic() + _EVERY_S
+                self._pass_unfinished()
                 self._draw([])
         # All writers have ended or write to the terminal again: the rest of the pipe is all.
         while self._take(0.0):
             self._draw(self._whole_lines())
-        self._paint = None
-        self._draw([self._rest] if self._rest else [])
+        ends_painting, self._paint = self._paint is not None, None
+        rest = bytes(self._rest)
+        self._draw([rest] if rest and (ends_painting or not self._begun) else [])
+        if self._begun and not ends_painting:
+            self._put(rest)
 
     def _take(self, wait_s: float) -> bool:
         """Read from the pipe, for at most this time; return whether something came."""
         if not select.select([self._read], [], [], wait_s)[0]:
             return False
-        chunk = os.read(self._read, _CHUNK)
-        self._rest += chunk
-        return bool(chunk)
+        self._chunk = os.read(self._read, _CHUNK)
+        return bool(self._chunk)
 
     def _whole_lines(self) -> list[bytes]:
-        *lines, self._rest = self._rest.split(b"\n")
+        """Return the lines that have ended with the last chunk; linear in its size."""
+        if not self._rest:
+            self._rest_since = time.monotonic()
+        *lines, rest = self._chunk.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        if self._begun and lines:
+            self._put(lines.pop(0) + b"\n")
+            self._begun = False
+        if self._paint is not None:
+            # What a carriage return has overwritten never shows; the last one may be half of \r\n.
+            if (end := self._rest.rfind(b"\r", max(0, len(self._rest) - len(rest) - 1), -1)) >= 0:
+                del self._rest[: end + 1]
+            if len(self._rest) >= _CHUNK:
+                lines.append(bytes(self._rest))
+                self._rest.clear()
         return lines
+
+    def _unfinished(self) -> str:
+        """What is shown of a line whose end does not come."""
+        if not self._rest or time.monotonic() - self._rest_since < _EVERY_S:
+            return ""
+        return _CONTROL.sub("", readable(self._rest.decode(errors="replace")))
+
+    def _pass_unfinished(self) -> None:
+        """Without a panel: write the begin of a line whose end does not come."""
+        text = self._unfinished() if self._paint is None and not self._drawn else ""
+        if text and (self._begun or self._shows(text)):
+            self._put(bytes(self._rest))
+            self._begun = True
+            self._rest.clear()
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -147,6 +184,8 @@ class Screen:
                 f"{self._erase(columns)}[dist-train] the live view failed, plain output goes on: {error!r}\n"
             )
             self._drawn = []
+        if unfinished := self._unfinished():
+            lines.insert(0, clipped(unfinished, columns))
         return lines[: max(0, rows - 1)]
 
     def _fits(self, columns: int) -> bool:
@@ -164,8 +203,8 @@ class Screen:
             return _COLUMNS, _ROWS
         return size.columns or _COLUMNS, size.lines or _ROWS
 
-    def _put(self, text: str) -> None:
-        left = memoryview(text.encode(errors="replace"))
+    def _put(self, text: str | bytes) -> None:
+        left = memoryview(text.encode(errors="replace") if isinstance(text, str) else text)
         while left:
             try:
                 left = left[os.write(self._terminal, left) :]
@@ -184,6 +223,14 @@ def readable(line: str) -> str:
     coloured = _COLOUR.search(line) is not None
     kept = _CONTROL.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else "", line)
     return f"{kept}\x1b[0m" if coloured else kept
+
+
+def clipped(line: str, columns: int) -> str:
+    """The begin of a line of plain text, as much as fits."""
+    line = line[:columns]
+    while cells(line) > columns:
+        line = line[:-1]
+    return line
 
 
 def cells(line: str) -> int:

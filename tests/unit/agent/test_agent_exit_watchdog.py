@@ -16,7 +16,8 @@ from dist_train.agent.failures.classify_failure import RankExit, classify
 from dist_train.agent.workers.exit_watchdog import ExitBounds, ExitWatchdog, activity_of
 from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank, start_rank
-from dist_train.agent.workers.rank_output import RankLog, RankOutput
+from dist_train.agent.workers.rank_log import RankLog
+from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.rundir.stop_file import ExitMark, StopFile
 
 BOUNDS = ExitBounds(blocked_s=2.0, interpreter_end_s=0.8, failed_interpreter_end_s=0.4, idle_exit_s=1.6)

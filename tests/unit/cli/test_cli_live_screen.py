@@ -222,3 +222,48 @@ def test_what_is_folded_by_a_narrower_window_is_cleared_whole() -> None:
     finally:
         for descriptor in (screen._read, screen._write, *screen._before.values()):
             os.close(descriptor)
+
+
+def test_a_progress_bar_shows_above_the_panel_while_it_grows(tmp_path: Path) -> None:
+    body = """
+with Screen(paint):
+    for number in range(3):
+        os.write(1, b"\\r %d0%%|##" % number)
+        until_painted(painted + 3)
+    os.write(1, b"\\rdone\\n")
+"""
+    terminal = on_terminal(tmp_path, body)
+    assert terminal.end() == 0
+    assert " 00%|##" in terminal.text
+    assert " 20%|##" in terminal.text
+    assert terminal.lines == ["done", ""]
+
+
+def test_an_unfinished_line_shows_without_a_panel_too(tmp_path: Path) -> None:
+    body = """
+with Screen(None, lambda line: not line.startswith("step ")):
+    os.write(1, b"step 1\\nloading")
+    time.sleep(1.5)
+    os._exit(3)
+"""
+    terminal = on_terminal(tmp_path, body)
+    assert terminal.end() == 3
+    assert terminal.lines == ["loading"]
+
+
+@pytest.mark.parametrize("painter", ["paint", "None"])
+def test_output_without_a_newline_costs_linear_time(tmp_path: Path, painter: str) -> None:
+    body = f"""
+began = time.monotonic()
+for number in range(2):
+    os.dup2(os.open("out", os.O_WRONLY | os.O_CREAT), 1)
+with Screen({painter}, captured=(1,)):
+    for _ in range(48):
+        os.write(1, b"x" * (1 << 20))
+took = time.monotonic() - began
+print(took, file=sys.stderr)
+sys.exit(took > 5.0)
+"""
+    terminal = on_terminal(tmp_path, body)
+    assert terminal.end() == 0, terminal.text
+    assert (tmp_path / "out").read_bytes().count(b"x") == 48 << 20

@@ -9,7 +9,7 @@ import pytest
 from dist_train.errors import NotFoundError
 from dist_train.jobs import log_files
 from dist_train.jobs.log_files import attempts, follow_logs
-from dist_train.rundir import RunDir
+from dist_train.rundir import RunDir, output_stream
 
 
 @pytest.fixture
@@ -105,4 +105,23 @@ def test_missing_logs_are_named_with_the_existing_ones(run: RunDir) -> None:
 def test_bytes_that_are_no_text_are_shown_as_replacement_characters(run: RunDir) -> None:
     run.attempt_logs(0).mkdir()
     (run.attempt_logs(0) / "rank-0.log").write_bytes(b"\xff\xfe ok\r\n")
-    assert list(follow_logs(run, 0, None, False, dead)) == ["\ufffd\ufffd ok\r"]
+    assert list(follow_logs(run, 0, None, False, dead)) == ["\ufffd\ufffd ok"]
+
+
+def test_of_a_progress_bar_the_last_state_is_a_line(run: RunDir) -> None:
+    bar = "".join(f"\r{n}%" for n in range(101))
+    write(run, 0, 0, f"begin\n{bar}\nend without a newline")
+    assert list(follow_logs(run, 0, None, False, dead)) == ["begin", "100%", "end without a newline"]
+
+
+def test_a_progress_bar_shows_while_it_grows(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_stream, "_UNFINISHED_S", 0.0)
+    polls = iter(range(4))
+
+    def alive() -> bool:
+        poll = next(polls)
+        write(run, 0, 0, f"\r{poll}%")
+        return poll < 3
+
+    # The second and third state come before the time at which a change is shown again.
+    assert list(follow_logs(run, 0, None, True, alive)) == ["0%", "3%"]
