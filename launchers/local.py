@@ -217,15 +217,18 @@ class Supervisor:
 
     def _verdict(self, start: int, lost: LostAgents) -> int:
         codes = [agent.returncode for agent in self._agents]
+        # A start whose agents were lost before any of them could record it counts too.
+        used_up = start - self._first_start >= self._spec.max_restarts
         try:
-            return int(self._verdict_file(start).read_text())
+            verdict = int(self._verdict_file(start).read_text())
         except (OSError, ValueError):
             pass
+        else:
+            return lost.exit_code() if verdict == ExitCode.ATTEMPT_LOST and used_up else verdict
         if codes[0] is not None and codes[0] >= 0 and codes[0] != ExitCode.ATTEMPT_LOST:
             return codes[0]  # agent 0 ended before any verdict: an error at its start
         write_bytes_atomic(self._verdict_file(start), f"{int(ExitCode.ATTEMPT_LOST)}\n".encode())
-        # A start whose agents were lost before any of them could record it counts too.
-        if max(self._restarts(), start - self._first_start) >= self._spec.max_restarts:
+        if used_up or self._restarts() >= self._spec.max_restarts:
             return lost.exit_code()
         return int(ExitCode.ATTEMPT_LOST)
 
