@@ -22,6 +22,7 @@ def test_losses_before_an_attempt_begins_use_up_the_restarts(
     count = "n=$(ls | grep -c verdict-local); echo >> ../starts"
     argv = ["sh", "-c", f"cd {run.control}; {count}; {agent}"]
     spec = job(run_dir=run.path, max_restarts=allowed)
-    code = Supervisor(run, spec, [{"argv": argv, "env": {"DIST_TRAIN_RDZV": ""}}]).run()
+    environ = {"DIST_TRAIN_RDZV": "", "DIST_TRAIN_JOB": ""}
+    code = Supervisor(run, spec, [{"argv": argv, "env": environ}]).run()
     assert (run.path / "starts").read_text().count("\n") == 1 + allowed
     assert code == 69
