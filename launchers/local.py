@@ -34,6 +34,7 @@ _SECOND_CTRL_C_GRACE_S = 5.0
 _LAST_WORDS_S = 5.0  # for a terminal that takes no output
 # Placeholders in the plan for values that exist only at submit.
 _PORT, _JOB, _PARENT = "@PORT@", "@JOB@", "@PARENT@"
+_PARENT_PID = "--parent-pid"  # the agent's option; the plan has it before the target
 
 
 class Options(BaseModel):
@@ -58,7 +59,7 @@ class LocalLauncher(Launcher):
         """One command with its environment per simulated node."""
         commands = [
             (
-                agent_argv(spec, sys.executable, extra=("--parent-pid", _PARENT)),
+                agent_argv(spec, sys.executable, extra=(_PARENT_PID, _PARENT)),
                 agent_environ(spec, "local", node, f"tcp://127.0.0.1:{_PORT}", job=f"local.{_JOB}"),
             )
             for node in range(spec.nodes)
@@ -201,9 +202,12 @@ class Supervisor:
 
     def _start(self, node: int, start: int, port: str, listener: socket.socket) -> subprocess.Popen[bytes]:
         command = self._commands[node]
-        filled = {_PORT: port, _JOB: str(start), _PARENT: str(os.getpid())}
-        argv = [filled.get(word, word) for word in command["argv"]]
-        environ = {name: _fill(value, filled) for name, value in command["env"].items()}
+        argv, environ = list(command["argv"]), dict(command["env"])
+        # Nowhere else: an argument or a variable of the user's may look like a placeholder.
+        if _PARENT_PID in argv:
+            argv[argv.index(_PARENT_PID) + 1] = str(os.getpid())
+        environ[env.RDZV] = environ[env.RDZV].replace(_PORT, port)
+        environ[env.JOB] = environ[env.JOB].replace(_JOB, str(start))
         handed: tuple[int, ...] = ()
         if node == 0:
             environ[env.RDZV] += f"?fd={listener.fileno()}"
@@ -221,15 +225,18 @@ class Supervisor:
 
     def _verdict(self, start: int, lost: LostAgents) -> int:
         codes = [agent.returncode for agent in self._agents]
+        # A start whose agents were lost before any of them could record it counts too.
+        used_up = start - self._first_start >= self._spec.max_restarts
         try:
-            return int(self._verdict_file(start).read_text())
+            verdict = int(self._verdict_file(start).read_text())
         except (OSError, ValueError):
             pass
+        else:
+            return lost.exit_code() if verdict == ExitCode.ATTEMPT_LOST and used_up else verdict
         if codes[0] is not None and codes[0] >= 0 and codes[0] != ExitCode.ATTEMPT_LOST:
             return codes[0]  # agent 0 ended before any verdict: an error at its start
         write_bytes_atomic(self._verdict_file(start), f"{int(ExitCode.ATTEMPT_LOST)}\n".encode())
-        # A start whose agents were lost before any of them could record it counts too.
-        if max(self._restarts(), start - self._first_start) >= self._spec.max_restarts:
+        if used_up or self._restarts() >= self._spec.max_restarts:
             return lost.exit_code()
         return int(ExitCode.ATTEMPT_LOST)
 
@@ -285,12 +292,6 @@ def _supervisor_is_alive(handle: JobHandle) -> bool:
     except (OSError, ValueError):
         return False
     return any(word == b"dist_train.cli.main" or word.endswith(b"/dist-train") for word in words)
-
-
-def _fill(text: str, filled: dict[str, str]) -> str:
-    for placeholder, value in filled.items():
-        text = text.replace(placeholder, value)
-    return text
 
 
 LAUNCHER = LocalLauncher()

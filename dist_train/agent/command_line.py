@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from dist_train import env
 from dist_train.agent import timeouts
@@ -22,6 +22,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
     """Parse both; raises UsageError, or ConfigError with the variable and its value."""
     environ = os.environ if environ is None else environ
     options = _parser().parse_args(argv)
+    kind, value, args = _target(options.target)
     launcher = environ.get(env.LAUNCHER, "unknown")
     platform = platform_of(launcher)
     return Settings(
@@ -45,9 +46,9 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         show_ranks=options.show_ranks,
         accept_code_change=options.accept_code_change,
         parent_pid=options.parent_pid,
-        kind=options.kind,
-        value=options.value,
-        args=tuple(options.args),
+        kind=kind,
+        value=value,
+        args=args,
         folder=options.folder,
         local_rank_flag=options.local_rank_flag,
         instance=platform.instance(environ),
@@ -77,10 +78,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--accept-code-change", action="store_true")
     parser.add_argument("--local-rank-flag", choices=["--local_rank", "--local-rank"], default="")
     parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
-    parser.add_argument("kind", choices=["config", "script", "module"])
-    parser.add_argument("value")
-    parser.add_argument("args", nargs=argparse.REMAINDER)
+    # One positional for all: before a second one, argparse would drop a `--` of the script's own.
+    parser.add_argument("target", nargs=argparse.REMAINDER)
     return parser
+
+
+def _target(words: Sequence[str]) -> tuple[Literal["config", "script", "module"], str, tuple[str, ...]]:
+    match words:
+        case ["config" | "script" | "module" as kind, value, *args]:
+            return kind, value, tuple(args)
+        case _:
+            raise _Parser().error(f"not a kind, a target and its arguments: {' '.join(words)!r}")
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:

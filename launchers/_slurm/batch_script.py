@@ -27,7 +27,7 @@ _SIGNAL_MARGIN_S = 60
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f'\"\\$`#]")
 _END = "END-OF-CONFIG"
 # Variables of the script itself: it would overwrite an exported variable of the same name.
-_SCRIPT_VARIABLES = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start")
+_SCRIPT_VARIABLES = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start", "end")
 
 
 def render(spec: JobSpec, options: Options) -> bytes:
@@ -194,19 +194,24 @@ _SHARED_DIRECTORY_CHECK = [
 ]
 _TEARDOWN = [
     "# srun gives the highest code of its tasks; node 0's verdict says what happened.",
-    "rc=$?",
+    "rc=$? verdict= why= end=69",
     f'control="${env.RUN_DIR}/control"',
     'read -r verdict why 2>/dev/null < "$control/verdict-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"',
     "# Killed while the nodes gathered: node 0 had no time for a verdict, or only saw the step's stop.",
     'if { [ -z "$verdict" ] && [ "$rc" -ge 128 ]; } || { [ "$verdict" = 75 ] && [ "$rc" = 137 ]; }; then',
-    "  # As lost as a node, as often as restarts are allowed.",
-    '  echo >> "$control/lost-$SLURM_JOB_ID"',
-    "  verdict=$rc",
-    f'  [ "$(wc -l < "$control/lost-$SLURM_JOB_ID")" -le "${env.MAX_RESTARTS}" ] && verdict=79',
+    "  end=$rc  # as lost as a node",
+    "  verdict=79",
     "fi",
     "# A node that was found wrong before it could join says so itself, while node 0 only saw the stop.",
     '[ "$verdict" = 75 ] && [ "$rc" = 78 ] && verdict=78',
     "rc=${verdict:-$rc}",
+    'if [ "$rc" = 79 ]; then  # as often as restarts are allowed, also before any agent could count them',
+    '  echo >> "$control/lost-$SLURM_JOB_ID"',
+    f'  [ "$(wc -l < "$control/lost-$SLURM_JOB_ID")" -le "${env.MAX_RESTARTS}" ] || {{',
+    f'    echo "[dist-train] not requeued: all ${env.MAX_RESTARTS} restarts are used up" >&2',
+    "    rc=$end",
+    "  }",
+    "fi",
     'if [ "$rc" = 75 ] || [ "$rc" = 79 ]; then',
     "  # Slurm may have lost this node and started the job elsewhere: only the newest start requeues.",
     '  start=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/.* Restarts=\\([0-9]*\\).*/\\1/p")',

@@ -155,3 +155,18 @@ def test_an_unseeded_script_has_distinct_seeds_on_its_ranks(launch: Launch, tmp_
     seeds = [(tmp_path / f"seed-{rank}").read_text().split() for rank in range(3)]
     for kind in zip(*seeds, strict=True):
         assert len(set(kind)) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["ConnectionRefusedError('connection refused: https://s3')", "BrokenPipeError(32, 'Broken pipe')"],
+)
+def test_a_network_error_of_the_users_own_is_not_restarted(
+    launch: Launch, tmp_path: Path, error: str
+) -> None:
+    script = tmp_path / "upload.py"
+    script.write_text(f"raise {error}\n")
+    finished = launch("r", "--max-restarts", 3, script, timeout_s=60)
+    assert finished.cli.code == 1, finished.cli
+    assert len(finished.events("attempt_started")) == 1
+    assert last_block(finished).startswith("FAILED: rank 0")

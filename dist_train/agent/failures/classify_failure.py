@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import FailureClass
 
-# What ranks fail with when another one is gone. Texts of torch 2.11 to 2.13, gloo and NCCL.
-_PEER_SYMPTOMS = (
+# What only a framework says when another rank is gone: torch 2.11 to 2.13, NCCL.
+_FRAMEWORK_SYMPTOMS = (
+    "nccl communicator was aborted",
+    "nccl watchdog",
+    "ncclremoteerror",
+    "failed to pass monitoredbarrier",
+)
+# What any program says of any network: a sign of a lost rank only together with a name of _FRAMEWORKS, the
+# address of the run's store, or the failure of another rank (root_cause).
+_NETWORK_WORDS = (
     "connection closed by peer",
     "connection reset by peer",
     "broken pipe",
@@ -19,16 +27,12 @@ _PEER_SYMPTOMS = (
     "socket timeout",
     "remote process exited",
     "peer closed",
-    "nccl communicator was aborted",
-    "nccl watchdog",
-    "ncclremoteerror",
     "store is not available",
     "failed to recv",
     "failed to send",
-    "rank 0 failed to pass monitoredbarrier",
-    "failed to pass monitoredbarrier",
     "wait timeout",
 )
+_FRAMEWORKS = re.compile(r"\bgloo\b|\bc10d\b|\bnccl|tcpstore|processgroup")
 _PEER_EXCEPTIONS = ("DistNetworkError", "DistStoreError", "DistBackendError")
 _SIGNAL_HINTS = {
     int(signal.SIGKILL): " (often the kernel's out-of-memory killer: see `dmesg`)",
@@ -50,6 +54,8 @@ class RankExit:
         limit_exceeded: the limit for which the agent killed the rank, as a sentence.
         interrupted: the agent had interrupted it (SIGTERM) for a stop.
         cut_short: what the agent ended after the rank's script, as a sentence.
+        has_peers: the job has other ranks.
+        store: host and port of the attempt's store.
     """
 
     returncode: int
@@ -59,6 +65,8 @@ class RankExit:
     limit_exceeded: str | None = None
     interrupted: bool = False
     cut_short: str | None = None
+    has_peers: bool = True
+    store: tuple[str, int] = ("", 0)
 
 
 def classify(rank: RankExit) -> tuple[FailureClass, str]:
@@ -68,12 +76,12 @@ def classify(rank: RankExit) -> tuple[FailureClass, str]:
     if rank.returncode < 0:
         return "signal", f"killed by {_signal_name(-rank.returncode)}"
     if rank.exception is not None:
-        peer = is_peer_symptom(rank.exception, rank.message)
+        peer = rank.has_peers and is_peer_symptom(rank.exception, rank.message, rank.store)
         return ("victim" if peer else "exception"), f"{rank.exception}: {innermost_message(rank.message)}"
     if rank.cut_short is not None:
         return "exit", rank.cut_short
     last = rank.log_tail[-1] if rank.log_tail else ""
-    if is_peer_symptom(None, last):
+    if rank.has_peers and is_peer_symptom(None, last, rank.store):
         return "victim", last
     return "exit", f"exited with code {rank.returncode}"
 
@@ -85,12 +93,34 @@ def exit_code_of(rank: RankExit) -> int:
     return 128 - rank.returncode if rank.returncode < 0 else rank.returncode
 
 
-def is_peer_symptom(exception: str | None, message: str) -> bool:
-    """Whether this error only means that another rank is gone: a secondary failure."""
+def is_peer_symptom(exception: str | None, message: str, store: tuple[str, int] = ("", 0)) -> bool:
+    """Whether this error can only mean that another rank is gone: a secondary failure.
+
+    Args:
+        exception: its type, with or without its module.
+        message: its text.
+        store: host and port of the attempt's store; port 0 where there is none.
+    """
     if exception is not None and exception.rpartition(".")[2] in _PEER_EXCEPTIONS:
         return True
-    lowered = message.lower()
-    return any(symptom in lowered for symptom in _PEER_SYMPTOMS)
+    text = innermost_message(message).lower()
+    if any(symptom in text for symptom in _FRAMEWORK_SYMPTOMS):
+        return True
+    return has_network_words(text) and (bool(_FRAMEWORKS.search(text)) or _names(store, text))
+
+
+def has_network_words(text: str) -> bool:
+    """Whether an error speaks of a broken connection: to a peer, or to any other machine of the world."""
+    lowered = text.lower()
+    return any(words in lowered for words in _NETWORK_WORDS)
+
+
+def _names(store: tuple[str, int], text: str) -> bool:
+    """`10.0.0.1:29500`, `[node-0]:29500` or `('node-0', 29500)`."""
+    host, port = store
+    if not host or not port:
+        return False
+    return re.search(rf"{re.escape(host.lower())}\W{{1,4}}{port}\b", text) is not None
 
 
 def innermost_message(message: str) -> str:

@@ -70,7 +70,9 @@ def _stuck_reason(history: History) -> str:
 
 
 def _give_up(failure: Failure, why: str) -> Decision:
-    return Decision(False, failure.exit_code, why)
+    """Not with 79, which asks the launcher for another start."""
+    lost = failure.exit_code == ExitCode.ATTEMPT_LOST and failure.source == "dist-train"
+    return Decision(False, ExitCode.UNAVAILABLE if lost else failure.exit_code, why)
 
 
 def is_stuck(history: History) -> bool:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from dist_train.agent.failures.classify_failure import has_network_words
 from dist_train.rundir.failure import Failure
 
 # The lowest is the root cause. An abort is often NCCL's or glibc's answer to a dead peer, so an exception
@@ -26,6 +27,8 @@ _PRECEDENCE = {
     "victim": 9,
 }
 _ABORT_PRECEDENCE = 2
+# The program's own error about some connection: perhaps because a peer is gone, if anything else failed too.
+_NETWORK_ERROR_PRECEDENCE = 6
 _OTHER_PRECEDENCE = 8
 
 
@@ -57,7 +60,18 @@ def choose_root_cause(failures: Sequence[Failure], exited_early: Mapping[int, in
 def _precedence(failure: Failure) -> int:
     if failure.cls == "signal" and failure.signal == signal.SIGABRT:
         return _ABORT_PRECEDENCE
+    if _may_be_secondary(failure):
+        return _NETWORK_ERROR_PRECEDENCE
     return _PRECEDENCE.get(failure.cls, _OTHER_PRECEDENCE)
+
+
+def _may_be_secondary(failure: Failure) -> bool:
+    """Whether a rank's own error speaks of a broken connection, in its message or its last line."""
+    if failure.source != "rank" or failure.cls not in ("exception", "exit"):
+        return False
+    return has_network_words(
+        failure.message if failure.cls == "exception" else "".join(failure.log_tail[-1:])
+    )
 
 
 def is_crash(failure: Failure) -> bool:

@@ -17,7 +17,7 @@ from dist_train.agent.records.verdict_file import write_verdict
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
 from dist_train.rundir.committed_steps import committed_steps, newest_step
-from dist_train.rundir.events import append_event, newest_event, read_events
+from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, write_failure
 from dist_train.rundir.records import read_json, write_json_atomic
 
@@ -106,8 +106,15 @@ class RunRecorder:
 
     def decide(self, failure: Failure, stopping: bool) -> Decision:
         """Apply the restart rule to the history in the run's events."""
+        if not self._began:
+            self._note_open_attempt()
         settings = self._settings
-        return decide(failure, self._history(), settings.max_restarts, settings.restart_on, stopping)
+        decision = decide(
+            failure, self._history(self._began), settings.max_restarts, settings.restart_on, stopping
+        )
+        if self._rules.replaces_nodes and failure.cls == "node_lost" and not decision.restart:
+            return replace(decision, exit_code=failure.exit_code)  # the cluster counts the lost pod itself
+        return decision
 
     def decide_stop(self) -> Decision:
         """Decide on a stop: 75, or 76 after three attempts without a newer committed step."""
@@ -129,7 +136,9 @@ class RunRecorder:
             by_ctrl_c = self._run.interrupted(self._settings.job).exists()
             code = {"exit_code": int(ExitCode.INTERRUPTED)} if by_ctrl_c else {}
             append_event(self._run, "preempted", self._attempt, step=newest_step(self._run), **code)
-        elif verdict.exit_code != ExitCode.ATTEMPT_LOST:
+        elif verdict.exit_code == ExitCode.ATTEMPT_LOST:
+            self._note_loss_before_an_attempt(failure)
+        else:
             append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
         if verdict.exit_code not in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST):
             self._run.secrets.unlink(missing_ok=True)
@@ -147,7 +156,7 @@ class RunRecorder:
             commands.insert(0, f"dist-train logs {run} --rank {failure.rank}")
         write_failure(self._run, replace(failure, next=tuple(commands)))
 
-    def _note_restart(self, why: str, failure: Failure | None) -> None:
+    def _note_restart(self, why: str, failure: Failure | None, **fields: object) -> None:
         append_event(
             self._run,
             "restarted",
@@ -155,10 +164,20 @@ class RunRecorder:
             why=why,
             committed=newest_step(self._run),
             rank=failure.rank if failure else None,
+            **fields,
         )
 
-    def _history(self) -> History:
-        """Read the history since the last submission: a resume begins a new count."""
+    def _note_loss_before_an_attempt(self, failure: Failure | None) -> None:
+        """Count a start that lost a node while the nodes gathered; one that began is counted by the next."""
+        if not self._began and failure is not None and failure.cls == "node_lost":
+            self._note_restart("a node or its agent was lost before an attempt began", failure, began=False)
+
+    def _history(self, ends_now: bool = True) -> History:
+        """Read the history since the last submission: a resume begins a new count.
+
+        Args:
+            ends_now: an attempt ends now, whose committed steps count too.
+        """
         restarts, committed = 0, list[int | None]()
         for event in read_events(self._run):
             match event["kind"]:
@@ -166,25 +185,43 @@ class RunRecorder:
                     restarts, committed = 0, []
                 case "restarted":
                     restarts += 1
-                    committed.append(event.get("committed"))
+                    if event.get("began", True):
+                        committed.append(event.get("committed"))
                 case "preempted":
                     committed.append(event.get("step"))
         keeps = self._settings.kind == "config" or bool(committed_steps(self._run))
-        return History(restarts, (*committed, newest_step(self._run)), keeps)
+        if ends_now:
+            committed.append(newest_step(self._run))
+        return History(restarts, tuple(committed), keeps)
 
     def _account_for_lost_attempt(self) -> None:
         """Count this start as a restart if the last attempt has no end: its agent 0 was lost."""
-        last = newest_event(self._run)
-        if last is None or last["kind"] in ("submitted", "preempted", "finished", "restarted"):
+        if self._open_attempt() is None:
             return
         lost = Failure(source="dist-train", cls="node_lost", exit_code=ExitCode.UNAVAILABLE)
-        decision = self.decide(lost, stopping=False)
+        settings = self._settings
+        decision = decide(lost, self._history(), settings.max_restarts, settings.restart_on, stopping=False)
         if decision.exit_code == ExitCode.NO_PROGRESS:
             raise NoProgressError(decision.why)
         if decision.exit_code != ExitCode.ATTEMPT_LOST:
             raise UnavailableError(f"a node or its agent was lost again: {decision.why}")
-        self._attempt = int(last.get("attempt") or 0)
-        self._note_restart("a node or its agent was lost", None)
+        self._note_open_attempt()
+
+    def _note_open_attempt(self) -> None:
+        attempt = self._open_attempt()
+        if attempt is not None:
+            self._attempt = attempt
+            self._note_restart("a node or its agent was lost", None)
+
+    def _open_attempt(self) -> int | None:
+        """Return the last attempt if no end of it was recorded."""
+        found = None
+        for event in read_events(self._run):
+            if event["kind"] == "attempt_started":
+                found = int(event.get("attempt") or 0)
+            elif event["kind"] in ("submitted", "preempted", "finished", "restarted"):
+                found = None
+        return found
 
     def _refuse_changed_code(self, fingerprint: dict[str, str]) -> None:
         before = self._last_fingerprint()

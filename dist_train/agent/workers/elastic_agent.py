@@ -137,9 +137,8 @@ class NodeAgent(LocalElasticAgent):
         return rank.interrupted or rank.returncode in (0, ExitCode.PREEMPTED)
 
     def _failure(self, rank: Rank) -> dict[str, object]:
-        return failure_of(
-            rank, self._settings, self._attempt.attempt, self._graceful_stop.step_of(rank)
-        ).to_record()
+        step = self._graceful_stop.step_of(rank)
+        return failure_of(rank, self._settings, self._attempt, step).to_record()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         workers = self._workers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dist_train.agent.coordination.messages import Start
 from dist_train.agent.failures.classify_failure import RankExit, classify, exit_code_of
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.rank import Rank
 from dist_train.rundir.failure import Failure
 
 
-def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -> Failure:
+def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -> Failure:
     """Build one Failure from exit status, error record and last lines of stderr; long texts are cut."""
     record = rank.error_record() or {}
     facts = RankExit(
@@ -19,6 +20,8 @@ def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -
         limit_exceeded=rank.limit_exceeded,
         interrupted=rank.interrupted,
         cut_short=rank.cut_short,
+        has_peers=settings.world_size > 1,
+        store=(start.master_addr, start.master_port),
     )
     cls, message = classify(facts)
     line = record.get("line")
@@ -40,7 +43,7 @@ def failure_of(rank: Rank, settings: Settings, attempt: int, step: int | None) -
         hint=_text(record.get("hint")),
         log=str(rank.log.path),
         log_tail=facts.log_tail,
-        attempt=attempt,
+        attempt=start.attempt,
         step=step,
     ).shortened()
 

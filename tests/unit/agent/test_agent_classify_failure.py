@@ -20,10 +20,21 @@ from dist_train.agent.failures.classify_failure import (
     ("exception", "message", "secondary"),
     [
         ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1", True),
-        ("RuntimeError", "Read error [127.0.0.1]:1: Connection reset by peer", True),
+        (
+            "RuntimeError",
+            "[gloo/transport/tcp/pair.cc:537] Read error [::1]:1: Connection reset by peer",
+            True,
+        ),
         ("DistNetworkError", "failed to recv, got 0 bytes", True),
         ("DistBackendError", "NCCL error", True),
-        ("RuntimeError", "Timed out waiting 8000ms for recv operation to complete", True),
+        ("RuntimeError", "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv", True),
+        ("torch.distributed.DistStoreError", "wait timeout after 300000ms", True),
+        ("RuntimeError", "NCCL communicator was aborted on rank 0.", True),
+        (None, "[Rank 1] failed to pass monitoredBarrier in 100 ms", True),
+        ("ConnectionRefusedError", "connection refused: https://s3", False),
+        ("BrokenPipeError", "[Errno 32] Broken pipe", False),
+        ("TimeoutError", "timed out waiting for the licence server", False),
+        ("OSError", "failed to send to [10.0.0.2]:9000", False),
         ("ValueError", "true cause", False),
         ("RuntimeError", "CUDA out of memory", False),
         (None, "Segmentation fault", False),
@@ -42,7 +53,10 @@ def test_errors_that_only_mean_that_another_rank_is_gone(
         (RankExit(-15), ("signal", "killed by signal 15 (SIGTERM)"), 143),
         (RankExit(1, "ValueError", "bad"), ("exception", "ValueError: bad"), 1),
         (RankExit(1, "DistNetworkError", "x"), ("victim", "DistNetworkError: x"), 1),
-        (RankExit(1, log_tail=("Broken pipe",)), ("victim", "Broken pipe"), 1),
+        (RankExit(1, log_tail=("Broken pipe",)), ("exit", "exited with code 1"), 1),
+        (RankExit(1, log_tail=("c10d: Broken pipe",)), ("victim", "c10d: Broken pipe"), 1),
+        (RankExit(1, "DistNetworkError", "x", has_peers=False), ("exception", "DistNetworkError: x"), 1),
+        (RankExit(1, log_tail=("gloo: Broken pipe",), has_peers=False), ("exit", "exited with code 1"), 1),
         (RankExit(-9, limit_exceeded="idle for 30 s"), ("hang", "idle for 30 s"), 1),
         (RankExit(-9, limit_exceeded="no stop", interrupted=True), ("hang", "no stop"), 143),
     ],
@@ -53,6 +67,15 @@ def test_a_failure_is_classified_by_how_the_rank_ended(
     assert (classify(rank), exit_code_of(rank)) == (classified, exit_code)
 
 
+@pytest.mark.parametrize("text", ["[node-0]:29500", "node-0:29500", "('Node-0', 29500)"])
+def test_a_broken_connection_to_the_runs_own_store_is_secondary(text: str) -> None:
+    store = ("node-0", 29500)
+    assert is_peer_symptom("OSError", f"Connection refused: {text}", store)
+    assert not is_peer_symptom("OSError", f"Connection refused: {text}", ("node-0", 2950))
+    assert not is_peer_symptom("OSError", f"No such host: {text}", store)
+    assert not is_peer_symptom("OSError", f"Connection refused: {text}")
+
+
 class OwnError(Exception):
     pass
 
@@ -60,6 +83,11 @@ class OwnError(Exception):
 def test_the_message_of_a_failure_is_the_innermost() -> None:
     rank = RankExit(1, "KeyError", wrapped(KeyError("label")))
     assert classify(rank) == ("exception", "KeyError: 'label' (in DataLoader worker process 0)")
+
+
+def test_a_loader_workers_connection_is_the_users_own() -> None:
+    rank = RankExit(1, "ConnectionRefusedError", wrapped(ConnectionRefusedError("connection refused: s3")))
+    assert classify(rank)[0] == "exception"
 
 
 def wrapped(error: Exception) -> str:

@@ -26,7 +26,9 @@ def run(tmp_path: Path) -> RunDir:
     return made
 
 
-def recorder(run: RunDir, launcher: str = "slurm", kind: str = "config") -> RunRecorder:
+def recorder(
+    run: RunDir, launcher: str = "slurm", kind: str = "config", max_restarts: int = 3
+) -> RunRecorder:
     environ = {
         env.RUN_DIR: str(run.path),
         env.RUN_ID: "r",
@@ -37,7 +39,7 @@ def recorder(run: RunDir, launcher: str = "slurm", kind: str = "config") -> RunR
         env.RDZV: f"file://{run.path}/control/rdzv",
         "SLURM_JOB_ID": "12",
     }
-    settings = replace(read_settings([kind, "x"], environ), job="12.0")
+    settings = replace(read_settings([kind, "x"], environ), job="12.0", max_restarts=max_restarts)
     return RunRecorder(settings, platform_of(launcher))
 
 
@@ -176,6 +178,46 @@ def test_a_killed_pod_0_is_a_restart_for_the_next_one(run: RunDir) -> None:
     begun(run, "kubernetes")
     kinds = [event["kind"] for event in read_events(run)]
     assert kinds == ["submitted", "attempt_started", "restarted", "attempt_started"]
+
+
+LOST = Failure(source="dist-train", cls="node_lost", node_rank=1, exit_code=79)
+
+
+def lose_a_node(start: RunRecorder) -> int:
+    """A start that loses a node, as node 0's coordinator records it."""
+    start.first_failure(LOST)
+    decision = start.decide(LOST, stopping=False)
+    start.ended(Verdict("exit", decision.exit_code, decision.why), LOST)
+    return decision.exit_code
+
+
+def test_losses_before_an_attempt_begins_use_up_the_restarts(run: RunDir) -> None:
+    append_event(run, "submitted")
+    assert [lose_a_node(recorder(run, max_restarts=2)) for _ in range(3)] == [79, 79, 69]
+    assert [event["kind"] for event in read_events(run) if event["kind"] != "first_failure"] == [
+        *("submitted", "restarted", "restarted", "finished")
+    ]
+
+
+def test_losses_before_and_after_the_beginning_of_an_attempt_count_together(run: RunDir) -> None:
+    append_event(run, "submitted")
+    attempt = recorder(run, max_restarts=2)
+    attempt.begin_attempt([{"host": "h"}], {"torch": "2.13"})
+    assert lose_a_node(attempt) == 79
+    assert [lose_a_node(recorder(run, max_restarts=2)) for _ in range(2)] == [79, 69]
+
+
+def test_losses_before_an_attempt_begins_are_no_attempts_without_progress(run: RunDir) -> None:
+    append_event(run, "submitted")
+    commit(run, 7)
+    assert [lose_a_node(recorder(run, max_restarts=9)) for _ in range(5)] == [79] * 5
+
+
+def test_a_cluster_that_replaces_nodes_counts_the_lost_pod_itself(run: RunDir) -> None:
+    append_event(run, "submitted")
+    attempt = recorder(run, "kubernetes", max_restarts=0)
+    attempt.begin_attempt([{"host": "h"}], {"torch": "2.13"})
+    assert lose_a_node(attempt) == 79
 
 
 @pytest.mark.parametrize(("ended_by", "restarts"), [("restarted", 1), ("preempted", 0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dist_train.agent.failures.restart_policy import History, decide, decide_stop
 from dist_train.rundir.failure import Failure
 
@@ -49,3 +51,13 @@ def test_a_run_that_never_commits_is_stuck_too() -> None:
 
 def test_a_plain_script_without_checkpoints_is_restarted_as_often_as_asked() -> None:
     assert decide(failure("signal"), History(5, (None,) * 6, False), 9, "crash", False).restart
+
+
+@pytest.mark.parametrize(("restarts", "code"), [(0, 79), (1, 69)])
+def test_a_lost_node_asks_for_another_start_only_while_restarts_are_left(restarts: int, code: int) -> None:
+    lost = Failure(source="dist-train", cls="node_lost", exit_code=79)
+    assert decide(lost, History(restarts, (None,), False), 1, "crash", False).exit_code == code
+    assert decide(lost, History(0, (None,), False), 0, "crash", False).exit_code == 69
+    assert (
+        decide(failure("signal", exit_code=79), History(9, (None,), False), 1, "crash", False).exit_code == 79
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,31 @@ def test_an_abort_of_a_peer_does_not_hide_the_exception() -> None:
 
 def test_order_of_arrival_breaks_ties() -> None:
     assert choose_root_cause([failure("exception", 5), failure("exception", 2)]).rank == 5
+
+
+def network_error(rank: int) -> Failure:
+    """A program's own error, in words that also fit a lost peer."""
+    return failure("exception", rank, exception="OSError", message="OSError: connection refused: https://s3")
+
+
+@pytest.mark.parametrize("cls", ["exception", "signal", "node_lost", "hang"])
+def test_a_broken_connection_is_secondary_to_any_other_failure(cls: str) -> None:
+    other = failure(cls, None if cls == "node_lost" else 2, message="true cause")
+    assert choose_root_cause([network_error(1), other]) == replace(other, secondary_failures=(1,))
+
+
+def test_a_broken_connection_alone_is_the_programs_own_error() -> None:
+    """It is not restarted, and neither a rank that has left nor the ranks that missed it are its cause."""
+    alone = choose_root_cause([network_error(1)])
+    assert (alone.rank, is_crash(alone)) == (1, False)
+    root_cause = choose_root_cause([failure("victim", 0), network_error(1)], exited_early={2: 0})
+    assert (root_cause.rank, root_cause.cls, root_cause.secondary_failures) == (1, "exception", (0,))
+
+
+def test_a_last_line_about_a_connection_counts_like_an_exception() -> None:
+    ended = failure("exit", 1, message="exited with code 1", log_tail=("Broken pipe",))
+    assert choose_root_cause([ended, failure("exit", 2, message="exited with code 3")]).rank == 2
+    assert not is_crash(choose_root_cause([ended]))
 
 
 @pytest.mark.parametrize(

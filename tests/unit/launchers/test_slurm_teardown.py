@@ -163,6 +163,33 @@ def test_lost_without_a_verdict_it_is_requeued_as_often_as_restarts_are_allowed(
     assert len(bounded.requeued()) == allowed
 
 
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_every_requeue_after_a_loss_is_counted(batch: Batch, job: Job, allowed: int) -> None:
+    bounded = Batch(batch.commands, job(max_restarts=allowed))
+    batch.commands.put("srun", step("79", 79))
+    ended = [bounded.run(restart) for restart in range(allowed + 2)]
+    assert [done.returncode for done in ended] == [79] * allowed + [69, 69]
+    assert len(bounded.requeued()) == allowed
+    assert f"all {allowed} restarts are used up" in ended[-1].stderr
+
+
+def test_losses_with_and_without_a_verdict_count_together(batch: Batch, job: Job) -> None:
+    bounded = Batch(batch.commands, job(max_restarts=2))
+    codes = []
+    for restart, srun in enumerate((step("79", 79), "exit 137", step("79", 137), "exit 79")):
+        batch.commands.put("srun", srun)
+        codes.append(bounded.run(restart).returncode)
+    assert codes == [79, 79, 69, 69]
+    assert len(bounded.requeued()) == 2
+
+
+def test_preemptions_are_requeued_without_end(batch: Batch, job: Job) -> None:
+    bounded = Batch(batch.commands, job(max_restarts=0))
+    batch.commands.put("srun", step("75", 75))
+    assert [bounded.run(restart).returncode for restart in range(3)] == [75] * 3
+    assert len(bounded.requeued()) == 3
+
+
 def write_and_wait(batch: Batch) -> str:
     """A step that saves when TERM comes, as the agents do."""
     save = f"echo 75 > {VERDICT}; exit 75"
