@@ -189,7 +189,10 @@ def test_rollback_to_a_checkpoint_that_was_removed_ends_the_run(tmp_path: Path) 
     error = raised.value
     checkpoints = RunDir(tmp_path / "run").checkpoints
     newest = (bad - 1) // 3 * 3
-    assert error.cause == f"{checkpoints} holds no checkpoint to roll back to, though step {newest} was saved there"
+    assert (
+        error.cause
+        == f"{checkpoints} holds no checkpoint to roll back to, though step {newest} was saved there"
+    )
     assert "is that of step" not in str(error.hint)
 
 
