@@ -165,8 +165,8 @@ class NonFiniteRule:
             rollback.what,
             cause=f"{self._checkpoints} holds no checkpoint to roll back to, though step {rollback.newest} "
             "was saved there",
-            hint="something removed it while the run went on (a clean-up job, a scratch disk's quota): bring it "
-            "back and resume, or begin a new run",
+            hint="something removed it while the run went on (a clean-up job?): bring it back and resume, or "
+            "begin a new run",
         )
 
     def _what(self, step: int, ranks: Collection[int]) -> str:

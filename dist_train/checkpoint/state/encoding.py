@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
 
 STORABLE = (
-    "None, bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Counter, set, deque, defaultdict, torch.Size, "
-    "numpy arrays and scalars, and tensors"
+    "None, bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Counter, set, deque, defaultdict, "
+    "torch.Size, numpy arrays and scalars, and tensors"
 )
 
 _DICT_MARKS = {dict: "$dict", OrderedDict: "$ordereddict", Counter: "$counter"}
@@ -66,7 +66,7 @@ def _take_out(value: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) 
         raise CheckpointError(
             f"two tensors of the state would both be called '{path}'",
             cause="a tensor is named by the keys that lead to it",
-            hint="rename one: keys of two types (1 and '1') in one dict, or a key with a '/', can give one name",
+            hint="rename one: 1 and '1' as keys of one dict, or a '/' in a key, can give one name to two",
         )
     tensors[path] = value.detach()
     return {"$tensor": path}

@@ -22,7 +22,7 @@ def is_finite(reserved: Mapping[str, Any]) -> bool:
 
 
 def read_non_finite(storage: CheckpointStorage, name: str) -> list[str]:
-    """The tensors of a checkpoint with values that are not finite, as its save noted them; [] where all are."""
+    """The tensors of a checkpoint that are not finite, as its save noted them; empty where all are."""
     return [str(key) for key in read_reserved(storage, name).get(KEY) or ()]
 
 

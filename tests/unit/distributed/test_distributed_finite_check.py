@@ -129,7 +129,7 @@ def test_the_first_call_is_named_where_steps_begin_anew_in_each_epoch() -> None:
     with dt.init(seed=0, device="cpu") as run:
         for step in (9, 0, 1):
             run.check_finite(NAN if step in (9, 1) else ONE, step=step)
-        with pytest.raises(NonFiniteError, match="^step 9:"):
+        with pytest.raises(NonFiniteError, match=r"^step 9:"):
             run.finite_check.settle()
 
 
