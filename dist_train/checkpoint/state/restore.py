@@ -98,7 +98,7 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
 
 
 def _let_schedules_step_first() -> None:
-    """After an epoch's last step a schedule steps first: torch, which saw no optimizer step yet, warns of it."""
+    """A schedule steps first after an epoch's end; torch saw no optimizer step yet, and would warn."""
     warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
 
 
