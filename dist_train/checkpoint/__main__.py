@@ -17,6 +17,7 @@ from typing import Any
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.store.checkpoint_names import is_there, step_names
+from dist_train.checkpoint.store.last_finite import read_non_finite
 from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import (
@@ -83,7 +84,7 @@ def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
     if not found:
         raise NotFoundError(f"there is no checkpoint in {location}")
     if verb == "list":
-        yield from (_listed(entry) for entry in list_checkpoints(storage))
+        yield from (_listed(storage, entry) for entry in list_checkpoints(storage))
     elif verb == "verify":
         yield from (_verified(storage, one) for one in found)
     else:
@@ -95,11 +96,18 @@ def is_checkpoint(storage: CheckpointStorage, name: str) -> bool:
     return storage.exists(f"{name}/{MANIFEST}") or (parse_step(name) is not None and is_there(storage, name))
 
 
-def _listed(entry: ListedCheckpoint) -> dict[str, Any]:
+def _listed(storage: CheckpointStorage, entry: ListedCheckpoint) -> dict[str, Any]:
     record: dict[str, Any] = {"step": entry.step, "path": entry.location, "score": entry.score}
     if entry.manifest is not None:
         record |= _summary(entry.manifest)
-    return {**record, "problems": [] if entry.problem is None else [entry.problem]}
+    problems = [] if entry.problem is None else [entry.problem]
+    name = step_names(storage).get(entry.step)
+    return {**record, "non_finite": _non_finite(storage, name, problems), "problems": problems}
+
+
+def _non_finite(storage: CheckpointStorage, name: str | None, problems: Sequence[str]) -> list[str] | None:
+    """The tensors that are not finite; None where it cannot be known."""
+    return None if problems or name is None else read_non_finite(storage, name)
 
 
 def _verified(storage: CheckpointStorage, name: str) -> dict[str, Any]:
@@ -111,6 +119,7 @@ def _verified(storage: CheckpointStorage, name: str) -> dict[str, Any]:
         "path": report.location,
         "bytes": report.bytes,
         "files": files,
+        "non_finite": _non_finite(storage, name, report.problems),
         "problems": list(report.problems),
     }
 
@@ -120,6 +129,7 @@ def _shown(storage: CheckpointStorage, name: str) -> dict[str, Any]:
     return {
         "path": storage.locate(name),
         "score": read_score(storage, name),
+        "non_finite": read_non_finite(storage, name),
         **_summary(manifest),
         "manifest": manifest.model_dump(),
         "problems": [],

@@ -39,6 +39,7 @@ from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
 from dist_train.checkpoint.store.retention import Retention, apply_retention
 from dist_train.checkpoint.store.run_identity import refuse_other_run
 from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
+from dist_train.checkpoint.store.writer_lock import ProcessWriter
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 from dist_train.rundir.step_names import step_name
 
@@ -107,6 +108,7 @@ class CheckpointManager:
         self._owner = False
         # The step that was restored or saved last: what was saved after it is another timeline's.
         self._went_on_from: int | None = None
+        self._process_writer = ProcessWriter(self.storage.location)
         self._config_xxh3, self._strategy = config_xxh3, strategy
         self._determinism = determinism
         self._on_commit = on_commit
@@ -180,8 +182,7 @@ class CheckpointManager:
             control, lambda: self._write(step, collected, per_rank, position, score)
         )
         assert isinstance(answer, dict)
-        hashes = {name: str(value) for name, value in answer.items()}
-        name = step_name(step)
+        hashes, name = {key: str(value) for key, value in answer.items()}, step_name(step)
         committed = Committed(
             step=step,
             path=self.storage.path_of(name),
@@ -208,6 +209,7 @@ class CheckpointManager:
         position: DataPosition,
         score: float | None,
     ) -> JsonValue:
+        self._process_writer.begin_save()
         attempt = self.begin_attempt()
         context = SaveContext(
             run_id=self._run_id,
@@ -223,8 +225,7 @@ class CheckpointManager:
         self._went_on_from = step
         apply_retention(self.storage, self.retention, step, attempt)
         warn_of_saved(self.storage, step, snapshot.non_finite)
-        names = ("state_hash", "weights_hash", "self_hash")
-        return {name: getattr(manifest, name) for name in names}
+        return {name: getattr(manifest, name) for name in ("state_hash", "weights_hash", "self_hash")}
 
     def save_if_due(self, step: int, state: Mapping[str, Any], **facts: Any) -> bool:
         """Save if `step` is a multiple of every_steps; return whether it did (collective).
@@ -326,8 +327,7 @@ class CheckpointManager:
     def _restore(
         self, state: Mapping[str, Any], answer: JsonValue, chosen: list[LoadedCheckpoint]
     ) -> Restored:
-        control = self.control
-        rank, world_size = control.rank, control.world_size
+        rank, world_size = (control := self.control).rank, control.world_size
         assert isinstance(answer, list)
         name, self_hash = map(str, answer)
 

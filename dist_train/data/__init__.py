@@ -1,6 +1,7 @@
 """Read samples: an exact resumable loader, a drop-in DistributedSampler, a permutation without a table.
 
 loader                `dt.loader`: the loader that fits the data and the use
+training_loader       what every loader that trains is: a position, plain batches, micro-batches
 exact_loader          `ExactLoader`: every sample once per epoch at any world size
 evaluation_loader     `EvaluationLoader`: every sample once over all ranks, without a position
 streams               shards that are read from beginning to end, and iterable data sets

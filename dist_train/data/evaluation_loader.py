@@ -15,7 +15,7 @@ from dist_train.data.batch_partition import Order
 from dist_train.data.data_agreement import DataAgreement
 from dist_train.data.reading.sample_reader import Collate, SampleReader
 from dist_train.data.reading.torch_loader import TorchLoader, WorkerOptions
-from dist_train.data.validation import check_count, check_workers, length_of
+from dist_train.data.validation import check_count, check_rank, check_workers, id_of, length_of
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.devices import as_device
 from dist_train.errors import ConfigError
@@ -112,16 +112,12 @@ class EvaluationLoader:
     ) -> None:
         check_count("batch_size", batch_size, 1)
         check_workers(workers, persistent_workers, prefetch_factor, timeout)
-        check_count("world_size", world_size, 1)
-        if not 0 <= rank < world_size:
-            raise ConfigError(
-                f"rank {rank} is not in 0 .. {world_size - 1}", hint="give the rank of this process"
-            )
+        check_rank(rank, world_size)
         self.dataset = dataset
         self.n = length_of(dataset)
         self.batch_size = batch_size
         self.seed = seed
-        self.dataset_id = str(getattr(dataset, "dataset_id", "")) if dataset_id is None else dataset_id
+        self.dataset_id = id_of(dataset, dataset_id)
         self._agreement = agreement
         self._partition = EvaluationPartition(self.n, batch_size, rank, world_size)
         self._torch_loader = TorchLoader(

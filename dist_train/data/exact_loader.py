@@ -19,26 +19,25 @@ from dist_train.data.dataset_fingerprint import (
     whole_number,
 )
 from dist_train.data.epoch_order import SampleSource, orders_of
-from dist_train.data.gradients_disabled import GradientsDisabled
-from dist_train.data.left_early import LeftEarly
 from dist_train.data.paired_loaders import OrderInUse
 from dist_train.data.permutation import PERMUTATION_VERSION
 from dist_train.data.reading.dataset_state import UnchangedState, is_stateful, restore_state, saved_state
 from dist_train.data.reading.sample_reader import Collate, SampleReader
 from dist_train.data.reading.torch_loader import TorchLoader, WorkerOptions
 from dist_train.data.streams.sharded_stream import ShardedStream
-from dist_train.data.validation import check_count, check_sources, check_workers, length_of
+from dist_train.data.training_loader import TrainingLoader
+from dist_train.data.validation import check_rank, check_sources, check_workers, id_of, length_of
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.devices import as_device
-from dist_train.distributed.gradient_weights.batch_weight import BatchWeight, BatchWeightSlot
+from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
 from dist_train.distributed.smallest_batch import reading
-from dist_train.errors import CheckpointError, ConfigError, UsageError
+from dist_train.errors import CheckpointError
 from dist_train.rundir.display_number import display_number
 
 logger = logging.getLogger(__name__)
 
 
-class ExactLoader:
+class ExactLoader(TrainingLoader):
     """Batches of one rank. `batch_size` is the samples per optimizer step of the WHOLE job.
 
     Iterating gives the rest of the current epoch, then the epoch advances by itself: no
@@ -117,12 +116,8 @@ class ExactLoader:
     ) -> None:
         check_sources(batch_size, sampler, batch_sampler, drop_last)
         check_workers(workers, persistent_workers, prefetch_factor, timeout)
-        check_count("accumulate", accumulate, 1)
-        check_count("world_size", world_size, 1)
-        if not 0 <= rank < world_size:
-            raise ConfigError(
-                f"rank {rank} is not in 0 .. {world_size - 1}", hint="give the rank of this process"
-            )
+        check_rank(rank, world_size)
+        super().__init__(accumulate, batch_weight, rank == 0)
         self.dataset = dataset
         self.n = length_of(dataset)
         self.drop_last = drop_last
@@ -131,9 +126,7 @@ class ExactLoader:
         self.rank = rank
         self.world_size = world_size
         self.workers = workers
-        self.accumulate = accumulate
-        self.dataset_id = str(getattr(dataset, "dataset_id", "")) if dataset_id is None else dataset_id
-        self.batch_weight = batch_weight
+        self.dataset_id = id_of(dataset, dataset_id)
         device = None if device is None else as_device(device)
         whole = BatchPartition(self.n, batch_size or self.n, rank, world_size, accumulate, drop_last)
         self._orders = orders_of(dataset, whole, sampler, batch_sampler, seed, self.dataset_id, shuffle)
@@ -154,22 +147,15 @@ class ExactLoader:
             device,
             rank,
         )
-        self._epoch = 0
-        self._step = 0
-        self._samples_before = 0
-        self._step_complete = True
         # The next iteration is the empty rest of an epoch that was complete at the save.
         self._resumed_at_end = False
-        self._iteration = object()
-        self._slot: BatchWeightSlot | None = None
-        self._left_early = LeftEarly(rank == 0)
         self._agreement = agreement
         self._orders.order(0)  # refuses a seed out of range here, not at the first batch
         self.batch_size = self._partition.batch_size
         order = (self.n, self.batch_size, seed, self.dataset_id)
         permuted = shuffle and not self._orders.sampled
-        self._order_in_use = OrderInUse(order, dataset_id is not None) if permuted else None
-        self._gradients = GradientsDisabled()
+        if permuted:
+            self._order_in_use = OrderInUse(order, dataset_id is not None)
         refuse_no_steps(self._partition)
         if batch_size is not None and batch_size < world_size * accumulate and rank == 0:
             logger.warning(
@@ -179,8 +165,9 @@ class ExactLoader:
                 accumulate,
             )
 
-    def __len__(self) -> int:
-        """Optimizer steps of this epoch; a plain loop gets `accumulate` batches for each."""
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of this epoch."""
         return self._partition.steps
 
     @property
@@ -189,27 +176,9 @@ class ExactLoader:
         return self._partition.samples
 
     @property
-    def epoch(self) -> int:
-        """The epoch being read, from 0."""
-        return self._epoch
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps of this epoch handed out, the current one included."""
-        return self._step
-
-    @property
     def samples_in_epoch(self) -> int:
         """Samples of this epoch that the whole job has trained on, the current step's included."""
         return self._partition.samples_done(self._step)
-
-    @property
-    def step_complete(self) -> bool:
-        """Whether the current batch is the last micro-batch of its optimizer step: step the optimizer."""
-        return self._step_complete
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._plain_batches()
 
     def close(self) -> None:
         """End the workers that wait for the next epoch; the next iteration starts new ones."""
@@ -236,12 +205,7 @@ class ExactLoader:
                     if self._step_complete:
                         self._step = info.step + 1
                     yield info.with_batch(batch, self.accumulate)
-                    if self._iteration is not iteration:
-                        raise UsageError(
-                            "an iterator of this loader was used after another iteration or a seek began",
-                            cause="one position cannot follow two iterations: samples would be repeated",
-                            hint="make one loader for each loop",
-                        )
+                    self._refuse_other_iteration(iteration)
         finally:
             # The loop is over, by its end or by a break at the last batch: so is the epoch.
             if self._iteration is iteration:
@@ -276,7 +240,7 @@ class ExactLoader:
         self._epoch = epoch
         self._step = steps
         self._samples_before = epoch * partition.samples if samples_before is None else samples_before
-        self._resumed_at_end = self._step == len(self)
+        self._resumed_at_end = self._step == self.steps_per_epoch
 
     def sample_ids(self, epoch: int, step: int, ranks: Collection[int] = ()) -> list[int]:
         """The samples of one optimizer step, in its order: for a message about it.
@@ -300,9 +264,8 @@ class ExactLoader:
         Raises:
             UsageError: a plain loop has read batches ahead of the one that it trains on.
         """
-        if self._slot is not None:
-            self._slot.refuse_position()
-        samples, complete = self.samples_in_epoch, self._step == len(self)
+        self._refuse_position_ahead()
+        samples, complete = self.samples_in_epoch, self._step == self.steps_per_epoch
         digest = "" if complete else self._orders.digest(self._epoch)
         return {
             "epoch": self._epoch,
@@ -367,33 +330,9 @@ class ExactLoader:
         self._advance_epoch()
 
     def _advance_epoch(self) -> None:
-        if self._step >= len(self):
+        if self._step >= self.steps_per_epoch:
             self._samples_before += self._partition.samples
             self._epoch, self._step = self._epoch + 1, 0
-
-    def _plain_batches(self) -> Iterator[Any]:
-        if self._slot is not None:
-            self._slot.drop()
-        slot = self._slot = None if self.batch_weight is None else self.batch_weight.open()
-        micro_batches = self.micro_batches()
-        try:
-            for micro_batch in micro_batches:
-                self._gradients.warn_once()
-                if self._order_in_use is not None:
-                    self._order_in_use.hand_out(self._epoch, micro_batch.step)
-                if slot is not None:
-                    slot.set(micro_batch.count, micro_batch.step_count, micro_batch.batch)
-                yield micro_batch.batch
-        except GeneratorExit:
-            self._left_early.warn_once(slot)
-            raise
-        finally:
-            # A loop that breaks early closes this generator; the inner one owns the workers.
-            micro_batches.close()  # type: ignore[attr-defined]
-            if self._order_in_use is not None:
-                self._order_in_use.close()
-            if slot is not None:
-                slot.close()
 
     @property
     def _partition(self) -> BatchPartition:

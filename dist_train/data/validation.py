@@ -49,6 +49,24 @@ def check_count(name: str, value: int | None, least: int) -> int:
     return value
 
 
+def check_rank(rank: int, world_size: int) -> None:
+    """Check that this is a rank of a job of that size.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    check_count("world_size", world_size, 1)
+    if not 0 <= rank < world_size:
+        raise ConfigError(
+            f"rank {rank} is not in 0 .. {world_size - 1}", hint="give the rank of this process"
+        )
+
+
+def id_of(dataset: Any, given: str | None) -> str:
+    """The id of a data set: the one given, else its own `dataset_id`, else empty."""
+    return str(getattr(dataset, "dataset_id", "")) if given is None else given
+
+
 def check_sources(batch_size: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> None:
     """Check that batch_size, sampler, batch_sampler and drop_last go together.
 

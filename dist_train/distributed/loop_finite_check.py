@@ -6,10 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from dist_train.distributed.control_group import Control
-from dist_train.distributed.finite_check import FiniteCheck, NonFinite
+from dist_train.distributed.finite_check import EVERY, FiniteCheck, NonFinite
 from dist_train.distributed.tensor_norms import gradient_norm
 from dist_train.errors import NonFiniteError, UsageError
 from dist_train.rundir.name_ranks import name_ranks
+
+# More than a check can be late.
+_CALLS_KEPT = 4 * EVERY
 
 
 class LoopFiniteCheck:
@@ -23,6 +26,8 @@ class LoopFiniteCheck:
         self._control = control
         self._check = FiniteCheck(control)
         self._calls = 0
+        # Call -> the step that it was given for; of the calls that an answer can still be about.
+        self._steps: dict[int, int] = {}
         self.newest_checkpoint = ""
 
     def see(self, numbers: tuple[Tensor, ...], model: nn.Module | None, step: int | None) -> None:
@@ -30,7 +35,10 @@ class LoopFiniteCheck:
         self._calls += 1
         shared = [] if model is None else [gradient_norm(model.parameters())]
         _need_a_number(numbers, model)
-        self._raise(self._check.add(self._calls if step is None else step, numbers, shared))
+        if step is not None:
+            self._steps[self._calls] = step
+        self._steps.pop(self._calls - _CALLS_KEPT, None)
+        self._raise(self._check.add(self._calls, numbers, shared))
 
     def settle(self) -> None:
         """Wait for all that was taken; raise NonFiniteError for what is not finite."""
@@ -56,11 +64,14 @@ class LoopFiniteCheck:
             self._check.drop()
             raise self._error(found[0], name_ranks([self._control.rank]) if found[1] else "")
 
-    def _error(self, step: int, ranks: str) -> NonFiniteError:
+    def _error(self, call: int, ranks: str) -> NonFiniteError:
+        step = self._steps.get(call)
+        when = f"call {call}" if step is None else f"step {step}"
+        named = "" if step is not None else "; run.check_finite(loss, step=step) names the step"
         what = f"the loss is not finite on {ranks}" if ranks else "the gradients are not finite"
         skip = "`if run.all_finite(loss, model=model): optimizer.step()` leaves such steps out"
         last = self.newest_checkpoint and f"the last finite checkpoint is {self.newest_checkpoint}; "
-        return NonFiniteError(f"step {step}: {what}", hint=f"{last}{skip}")
+        return NonFiniteError(f"{when}: {what}", hint=f"{last}{skip}{named}")
 
 
 def _need_a_number(numbers: tuple[Tensor, ...], model: nn.Module | None) -> None:

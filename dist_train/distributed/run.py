@@ -251,7 +251,7 @@ class Run:
         Args:
             losses: tensors of this rank.
             model: its gradients are looked at, too; they are exchanged already.
-            step: number of the step, for the error; by default that of the call.
+            step: number of the step, for the error, which else names the number of the call.
         """
         self.finite_check.see(losses, model, step)
 

@@ -35,7 +35,17 @@ _SAMPLES_SHOWN = 32
 
 
 class RollBack(Exception):
-    """Ends the current pass over the data on all ranks: the training goes on from the newest checkpoint."""
+    """Ends the current pass over the data on all ranks: the training goes on from the newest checkpoint.
+
+    Args:
+        what: the step, and what of it was not finite.
+        newest: the step of the checkpoint that was the newest.
+    """
+
+    def __init__(self, what: str, newest: int) -> None:
+        super().__init__(what)
+        self.what = what
+        self.newest = newest
 
 
 class NonFiniteRule:
@@ -147,7 +157,17 @@ class NonFiniteRule:
         self._check.forget()
         if self._run.is_main:
             logger.warning("%s: back to step %d, and on without step %d", what, newest, step)
-        raise RollBack
+        raise RollBack(what, newest)
+
+    def nothing_to_go_back_to(self, rollback: RollBack) -> NonFiniteError:
+        """The error where the checkpoint of a rollback is gone: the weights here are not finite, too."""
+        return NonFiniteError(
+            rollback.what,
+            cause=f"{self._checkpoints} holds no checkpoint to roll back to, though step {rollback.newest} "
+            "was saved there",
+            hint="something removed it while the run went on (a clean-up job?): bring it back and resume, or "
+            "begin a new run",
+        )
 
     def _what(self, step: int, ranks: Collection[int]) -> str:
         epoch = self._horizon.epoch_of(step)

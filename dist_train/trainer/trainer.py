@@ -56,7 +56,7 @@ class Trainer:
             Preempted: a stop was agreed; the error names the step that is saved.
             NonFiniteError: a loss or gradient is not finite; the error names the last finite checkpoint.
         """
-        step = self._restore()
+        step = self._restore() or 0
         try:
             self.callbacks.call("on_start", step)
             while not self._is_over(step):
@@ -75,20 +75,24 @@ class Trainer:
                     self.step(step, self.pace.waiting(micro_batches))
                     if self._is_over(step):
                         break
-        except RollBack:
+        except RollBack as rollback:
             self.records.settle()
             self.callbacks.stop = None  # asked for after the checkpoint; the restore brings one from before
-            return self._restore()
+            restored = self._restore()
+            if restored is None:
+                raise self.finite.nothing_to_go_back_to(rollback) from None
+            return restored
         return step
 
     def _is_over(self, step: int) -> bool:
         return step >= self.horizon.total_steps or self.callbacks.stop is not None
 
-    def _restore(self) -> int:
+    def _restore(self) -> int | None:
+        """The step of the newest checkpoint, loaded; None without one, and nothing is changed."""
         with self.pace.paused():
             at = self.saves.restore()
         if at is None:
-            return 0
+            return None
         self.finite.check_restored(at.step)
         if self.run.is_main:
             print(resume_line(at), flush=True)

@@ -2,7 +2,7 @@
 
 What JSON has no form for is an object with one key that begins with `$`:
 `$tensor` (a key of the manifest), `$tuple`, `$float` (inf, -inf, nan), `$dict` (pairs: keys that are not
-plain text), `$counter`, `$bytes`, and those of python_types.
+plain text), `$ordereddict`, `$counter`, `$bytes`, and those of python_types.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
 
 STORABLE = (
-    "None, bool, int, float, str, bytes, list, tuple, dict, Counter, set, deque, defaultdict, torch.Size, "
-    "numpy arrays and scalars, and tensors"
+    "None, bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Counter, set, deque, defaultdict, "
+    "torch.Size, numpy arrays and scalars, and tensors"
 )
+
+_DICT_MARKS = {dict: "$dict", OrderedDict: "$ordereddict", Counter: "$counter"}
 
 
 def encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> JsonValue:
@@ -49,7 +51,7 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> JsonValue
     if kind in (list, tuple):
         items = [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
-    if kind in (dict, OrderedDict, Counter):
+    if kind in _DICT_MARKS:
         return _encode_dict(value, path, tensors)
     raise CheckpointError(
         f"'{path}' is of type {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold",
@@ -61,20 +63,24 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> JsonValue
 def _take_out(value: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> JsonValue:
     check_storable(path, value)
     if path in tensors:
-        raise CheckpointError(f"two tensors of the state would both be called '{path}'")
+        raise CheckpointError(
+            f"two tensors of the state would both be called '{path}'",
+            cause="a tensor is named by the keys that lead to it",
+            hint="rename one: 1 and '1' as keys of one dict, or a '/' in a key, can give one name to two",
+        )
     tensors[path] = value.detach()
     return {"$tensor": path}
 
 
 def _encode_dict(value: Mapping[Any, Any], path: str, tensors: dict[str, torch.Tensor]) -> JsonValue:
     plain = all(type(key) is str and not key.startswith("$") for key in value)
-    if plain and type(value) is not Counter:
+    if plain and type(value) is dict:
         return {key: encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
     pairs: list[JsonValue] = []
     for index, (key, item) in enumerate(value.items()):
         name = key if type(key) is str else str(key) if type(key) is int else str(index)
         pairs.append([encode(key, f"{path}/key {index}", tensors), encode(item, f"{path}/{name}", tensors)])
-    return {"$counter" if type(value) is Counter else "$dict": pairs}
+    return {_DICT_MARKS[type(value)]: pairs}
 
 
 def decode(value: JsonValue, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -110,6 +116,8 @@ def _decode_list(mark: str, items: list[Any]) -> Any:
         return dict(items)
     if mark == "$counter":
         return Counter(dict(items))
+    if mark == "$ordereddict":
+        return OrderedDict(items)
     if mark in MARKS:
         try:
             return decode_special(mark, items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -85,6 +86,8 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
             load_module(value, complete, decode(content["extra"], loaded.tensors))
         elif kind == "optimizer":
             load_optimizer(value, content, names_for(value, state), loaded.tensors)
+            if loaded.manifest.step > 0:
+                _let_schedules_step_first()
         elif kind == "tensor":
             with torch.no_grad():
                 value.copy_(loaded.tensors[f"{prefix_of(key)}/value"])
@@ -92,6 +95,11 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
             value.load_state_dict(decode(content, _on_their_devices(key, value, loaded)))
         elif kind == "value" and isinstance(state, MutableMapping):
             state[key] = decode(content, loaded.tensors)
+
+
+def _let_schedules_step_first() -> None:
+    """A schedule steps first after an epoch's end; torch saw no optimizer step yet, and would warn."""
+    warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
 
 
 def _on_their_devices(key: str, value: Any, loaded: LoadedCheckpoint) -> dict[str, torch.Tensor]:

@@ -21,6 +21,11 @@ def is_finite(reserved: Mapping[str, Any]) -> bool:
     return not reserved.get(KEY)
 
 
+def read_non_finite(storage: CheckpointStorage, name: str) -> list[str]:
+    """The tensors of a checkpoint that are not finite, as its save noted them; empty where all are."""
+    return [str(key) for key in read_reserved(storage, name).get(KEY) or ()]
+
+
 def newest_finite(storage: CheckpointStorage, steps: Iterable[int]) -> int | None:
     """The newest of these steps whose weights are finite."""
     names = step_names(storage)

@@ -1,4 +1,8 @@
-"""One live writer per directory: a lock that the system releases when its process ends, however it ends."""
+"""One live writer per directory: a lock that the system releases when its process ends, however it ends.
+
+Within one process it is the manager that saved last: an older one knows nothing of its checkpoints, and
+would take them for those of a timeline that was given up.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,50 @@ import errno
 import fcntl
 import logging
 import os
+from itertools import count
 from pathlib import Path
+
+from dist_train.errors import CheckpointWriteError
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".writer.lock"
 # (process, directory) -> the open file: closing it would release the lock, and a forked child has none.
 _held: dict[tuple[int, str], int] = {}
+
+# (process, location) -> number of the manager that saved there last.
+_saved_last: dict[tuple[int, str], int] = {}
+_numbers = count()
+
+
+class ProcessWriter:
+    """One manager among those of this process that save in a location.
+
+    Args:
+        location: a path or URL.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._number = next(_numbers)
+        self._has_saved = False
+
+    def begin_save(self) -> None:
+        """Become the one that saves here.
+
+        Raises:
+            CheckpointWriteError: this one has been, and a later one has saved since.
+        """
+        key = (os.getpid(), os.path.realpath(self._location))
+        if self._has_saved and _saved_last.get(key, self._number) != self._number:
+            raise CheckpointWriteError(
+                f"another CheckpointManager of this process now saves in {self._location}",
+                cause="each would take the other's checkpoints for those of a timeline that was given up",
+                hint="save with one manager (keep_last, keep_best and every_steps go together), or give each "
+                "its own directory",
+            )
+        self._has_saved = True
+        _saved_last[key] = self._number
 
 
 def hold_writer_lock(directory: Path, holder: str) -> str | None:

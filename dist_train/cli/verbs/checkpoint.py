@@ -23,6 +23,7 @@ from dist_train.errors import ExitCode
 from dist_train.rundir.display_number import display_number
 
 _HEADS = ("STEP", "EPOCH", "SIZE", "AGE", "RANKS", "ATTEMPT", "SCORE", "")
+_KEYS_SHOWN = 2
 
 
 @click.group(
@@ -65,6 +66,7 @@ def verify(path: str, as_json: bool) -> int:
     """Read every byte of a run's checkpoints, or of one, and compare it with its hash.
 
     Ends with 0 if all are whole, 78 if one is damaged (its file and block are named), 66 if there is none.
+    One that was saved with values that are not finite is whole, and marked.
     """
     found = []
     for one in ask_checkpoints("verify", checkpoints_of(path)):
@@ -104,11 +106,19 @@ def _quarantined(folder: Path) -> list[str]:
 
 def _row(one: dict[str, Any], is_best: bool) -> tuple[str, ...]:
     bad = one["problems"]
-    mark = f"cannot be used: {bad[0].splitlines()[0]}" if bad else "best" if is_best else ""
+    marks = ("best" if is_best else "", _not_finite(one))
+    mark = f"cannot be used: {bad[0].splitlines()[0]}" if bad else "; ".join(filter(None, marks))
     size_now = size(one["bytes"]) if "bytes" in one else "-"
     attempt = number(display_number(one.get("attempt")))
     ranks, score = number(one.get("world_size")), number(one.get("score"))
     return (str(one["step"]), number(_epoch(one)), size_now, age(_age(one)), ranks, attempt, score, mark)
+
+
+def _not_finite(one: dict[str, Any]) -> str:
+    """Which tensors hold a nan or an infinity, the first of them by name; empty where none does."""
+    keys: list[str] = one.get("non_finite") or []
+    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return f"not finite: {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else ""
 
 
 def _epoch(one: dict[str, Any]) -> int | None:
@@ -127,7 +137,8 @@ def _age(one: dict[str, Any]) -> float | None:
 def _verdict(one: dict[str, Any]) -> str:
     name = Path(one["path"]).name
     if not one["problems"]:
-        return f"{name}  whole  {size(one['bytes'])} in {len(one['files'])} file(s)"
+        whole = f"{name}  whole  {size(one['bytes'])} in {len(one['files'])} file(s)"
+        return "  ".join(filter(None, (whole, _not_finite(one))))
     return "\n".join(f"{name}  DAMAGED  {problem}" for problem in one["problems"])
 
 
@@ -147,6 +158,7 @@ def _pairs(one: dict[str, Any]) -> list[tuple[str, str]]:
         ("written", f"{manifest['created_at']} by attempt {attempt} of {manifest['run_id']}"),
         ("ranks", f"{manifest['world_size']}, strategy {manifest['strategy']}"),
         ("score", number(one["score"])),
+        ("not finite", "\n".join(one["non_finite"]) or "none"),
         ("data", _inline(manifest["data"])),
         ("determinism", _inline(manifest["determinism"])),
         ("weights_hash", manifest["weights_hash"]),

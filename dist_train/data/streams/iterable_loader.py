@@ -11,23 +11,23 @@ import torch
 
 from dist_train.data.batch_partition import MicroBatch
 from dist_train.data.dataset_fingerprint import fingerprint, refuse_other_data, whole_number
-from dist_train.data.left_early import LeftEarly
 from dist_train.data.permutation import PERMUTATION_VERSION
 from dist_train.data.random_keys import derive_key
 from dist_train.data.reading.sample_reader import Collate
 from dist_train.data.streams.stream_agreement import agreed_steps, hash_of_sample
 from dist_train.data.streams.stream_steps import StepRead, StepReader, StreamStart
 from dist_train.data.streams.torch_stream import TorchStream
-from dist_train.data.validation import check_count
+from dist_train.data.training_loader import TrainingLoader
+from dist_train.data.validation import check_count, id_of
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.devices import as_device
-from dist_train.distributed.gradient_weights.batch_weight import BatchWeight, BatchWeightSlot
-from dist_train.errors import CheckpointError, ConfigError, UsageError
+from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
+from dist_train.errors import CheckpointError, ConfigError
 
 logger = logging.getLogger(__name__)
 
 
-class IterableLoader:
+class IterableLoader(TrainingLoader):
     """Batches of one rank from an iterable data set, in the stream's own order; used as an ExactLoader.
 
     Every rank reads the whole stream. Sample i of it belongs to step i // batch_size, there
@@ -83,16 +83,14 @@ class IterableLoader:
     ) -> None:
         check_count("batch_size", batch_size, 1)
         check_count("workers", workers, 0)
-        check_count("accumulate", accumulate, 1)
+        self.control = Control() if control is None else control
+        super().__init__(accumulate, batch_weight, self.control.is_main)
         self.dataset = dataset
         self.batch_size = batch_size
-        self.control = Control() if control is None else control
         self.seed = seed
         self.workers = min(workers, 1)
-        self.accumulate = accumulate
         self.collate_fn = collate_fn
-        self.dataset_id = str(getattr(dataset, "dataset_id", "")) if dataset_id is None else dataset_id
-        self.batch_weight = batch_weight
+        self.dataset_id = id_of(dataset, dataset_id)
         self.drop_last = drop_last
         self._torch_stream = TorchStream(
             self.workers,
@@ -101,17 +99,10 @@ class IterableLoader:
             multiprocessing_context,
             None if device is None else as_device(device),
         )
-        self._slot: BatchWeightSlot | None = None
-        self._left_early = LeftEarly(self.control.is_main)
         self._length = _length_of(dataset)
-        self._epoch = 0
-        self._step = 0
         self._samples = 0
-        self._samples_before = 0
         self._ended = False
-        self._step_complete = True
         self._dataset_state: bytes | None = None
-        self._iteration = object()
         derive_key("stream", seed, 0, self.dataset_id)  # refuses a seed out of range here
         self._log_reading(workers)
 
@@ -130,8 +121,9 @@ class IterableLoader:
             )
         return self._length
 
-    def __len__(self) -> int:
-        """Optimizer steps per epoch; TypeError if the data set has no length."""
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch; TypeError if the data set has no length."""
         if self._length is None:
             raise TypeError(f"{type(self.dataset).__name__} has no __len__: its steps are not known ahead")
         return -(-self.samples_per_epoch // self.batch_size)
@@ -142,27 +134,9 @@ class IterableLoader:
         return self.n - self.n % self.batch_size if self.drop_last else self.n
 
     @property
-    def epoch(self) -> int:
-        """The epoch being read, from 0."""
-        return self._epoch
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps of this epoch handed out, the current one included."""
-        return self._step
-
-    @property
     def samples_in_epoch(self) -> int:
         """Samples of this epoch that the whole job has trained on, the current step's included."""
         return self._samples
-
-    @property
-    def step_complete(self) -> bool:
-        """Whether the current batch is the last micro-batch of its optimizer step: step the optimizer."""
-        return self._step_complete
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._plain_batches()
 
     def close(self) -> None:
         """Do nothing: the worker ends with its epoch."""
@@ -183,12 +157,7 @@ class IterableLoader:
             for read in agreed_steps(steps, self.control, (self._epoch, self._step)):
                 for micro_batch in self._micro_batches_of(read):
                     yield micro_batch
-                    if self._iteration is not iteration:
-                        raise UsageError(
-                            "an iterator of this loader was used after another iteration or a seek began",
-                            cause="one position cannot follow two iterations: samples would be repeated",
-                            hint="make one loader for each loop",
-                        )
+                    self._refuse_other_iteration(iteration)
         self._check_end()
         self._next_epoch()
 
@@ -232,8 +201,7 @@ class IterableLoader:
         Raises:
             UsageError: a plain loop has read batches ahead of the one that it trains on.
         """
-        if self._slot is not None:
-            self._slot.refuse_position()
+        self._refuse_position_ahead()
         state = {
             "epoch": self._epoch,
             "samples_in_epoch": self._samples,
@@ -310,25 +278,6 @@ class IterableLoader:
                 self._step, self._samples, self._dataset_state = step + 1, done, read.dataset_state
                 self._ended = read.step_count < self.batch_size or done == self._expected
             yield MicroBatch(batch, count, read.step_count, step, micro, self.accumulate, done)
-
-    def _plain_batches(self) -> Iterator[Any]:
-        if self._slot is not None:
-            self._slot.drop()
-        slot = self._slot = None if self.batch_weight is None else self.batch_weight.open()
-        micro_batches = self.micro_batches()
-        try:
-            for micro_batch in micro_batches:
-                if slot is not None:
-                    slot.set(micro_batch.count, micro_batch.step_count, micro_batch.batch)
-                yield micro_batch.batch
-        except GeneratorExit:
-            self._left_early.warn_once(slot)
-            raise
-        finally:
-            # A loop that breaks early closes this generator; the inner one owns the worker.
-            micro_batches.close()  # type: ignore[attr-defined]
-            if slot is not None:
-                slot.close()
 
     def _reader(self) -> StepReader:
         return StepReader(

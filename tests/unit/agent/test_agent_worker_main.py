@@ -45,4 +45,4 @@ def test_a_script_whose_last_losses_were_not_finite_ends_with_73(tmp_path: Path,
     )
     rank = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
     done = subprocess.run([*rank, str(script)], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "step 2: the loss is not finite" in done.stderr) == (73, True), done
+    assert (done.returncode, "call 2: the loss is not finite" in done.stderr) == (73, True), done

@@ -171,7 +171,7 @@ def test_without_an_agent_only_saving_takes_a_directory_over(place: Place) -> No
     assert place.fence().attempt == 0
     reader.save(3, training.state)
     assert place.fence().attempt == 1
-    with pytest.raises(CheckpointWriteError, match="attempt 1 has taken over"):
+    with pytest.raises(CheckpointWriteError, match="another CheckpointManager of this process now saves"):
         trainer.save(4, training.state)
 
 

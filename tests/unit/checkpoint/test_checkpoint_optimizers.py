@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,25 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         CheckpointError, match=r"group 0: unexpected 'norm\.bias' \(nearest: 'norm\.weight'\)"
     ):
         reader.load_latest(Training(lambda p: torch.optim.Adam(list(p)[:-1])).state)
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_schedule_that_steps_first_after_a_resume_is_not_warned_of(tmp_path: Path, step: int) -> None:
+    """As after an epoch's last step: the optimizer has stepped, before the restart."""
+
+    def made() -> tuple[torch.optim.lr_scheduler.StepLR, dict[str, Any]]:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        return schedule, {"model": model, "optimizer": optimizer, "schedule": schedule}
+
+    manager(tmp_path).save(step, made()[1])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        schedule, state = made()
+        manager(tmp_path, attempt=1).load_latest(state)
+        schedule.step()
+    assert schedule.get_last_lr() == [0.5]
+    assert [str(one.message)[:36] for one in said] == (
+        [] if step else ["Detected call of `lr_scheduler.step()"[:36]]
+    )

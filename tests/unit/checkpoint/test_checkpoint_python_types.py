@@ -28,6 +28,8 @@ VALUES = [
     defaultdict(int, {"a": 1, 2: 3}),
     defaultdict(list, {"a": [1]}),
     defaultdict(None, {}),
+    OrderedDict([("b", 1), ("a", (2,))]),
+    OrderedDict([(2, "x"), ("2", OrderedDict())]),
     np.float64(1.5),
     np.float32("nan"),
     np.int64(-3),
@@ -75,6 +77,19 @@ def test_it_comes_back_with_its_type(tmp_path: Path, value: Any) -> None:
         assert back.maxlen == value.maxlen
     if isinstance(value, defaultdict):
         assert back.default_factory is value.default_factory
+
+
+def test_tensors_in_an_ordered_dict_keep_their_names() -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    back = decode(encode(nn.Linear(1, 1).state_dict(), "x", tensors), tensors)
+    assert list(tensors) == ["x/weight", "x/bias"]
+    assert (type(back), list(back)) == (OrderedDict, ["weight", "bias"])
+
+
+def test_two_keys_of_one_name_are_refused_with_a_hint() -> None:
+    with pytest.raises(CheckpointError, match="both be called 'x/1'") as raised:
+        encode({1: torch.ones(1), "1": torch.ones(1)}, "x", {})
+    assert "1 and '1'" in str(raised.value.hint)
 
 
 def test_equal_sets_are_written_equally() -> None:
@@ -134,11 +149,18 @@ def test_complex128_weights_there_and_back_and_as_pairs_for_other_tools(tmp_path
 
 
 def test_what_was_stored_before_is_written_as_before() -> None:
-    value = {"a": (1, 2.5), "c": Counter({3: 2}), "o": OrderedDict(x=1), "b": b"\0"}
+    value = {"a": (1, 2.5), "c": Counter({3: 2}), "b": b"\0"}
     expected = {
         "a": {"$tuple": [1, 2.5]},
         "c": {"$counter": [[3, 2]]},
-        "o": {"x": 1},
         "b": {"$bytes": "00"},
     }
     assert encode(value, "x", {}) == expected
+
+
+def test_a_parameter_comes_back_as_the_plain_tensor_that_it_holds(tmp_path: Path) -> None:
+    manager(tmp_path).save(1, {"x": Holder([nn.Parameter(torch.ones(2))])})
+    into = Holder(None)
+    manager(tmp_path, attempt=1).load_latest({"x": into})
+    (back,) = into.value
+    assert (type(back), back.requires_grad, back.tolist()) == (torch.Tensor, False, [1.0, 1.0])

@@ -13,7 +13,7 @@ from checkpoint_cases import Training, saved_run
 from checkpoint_places import Place
 
 from dist_train.checkpoint.manager import CheckpointManager
-from dist_train.errors import CheckpointError, ConfigError, NotFoundError
+from dist_train.errors import CheckpointError, CheckpointWriteError, ConfigError, NotFoundError
 
 
 def run_of(run_id: str, location: str | Path, attempt: int = 0, **options: Any) -> CheckpointManager:
@@ -137,6 +137,32 @@ def test_init_from_says_what_becomes_of_the_optimizer_and_names_something(tmp_pa
     saved_run(tmp_path / "a", 1)
     with pytest.raises(CheckpointError, match="has no entry 'net'"):
         manage.load_latest({"net": training.model}, init_from=tmp_path / "a", fresh_optimizer=True)
+
+
+@pytest.mark.parametrize("run_id", ["", "a-1"])
+def test_of_two_managers_in_one_process_the_one_that_saved_last_goes_on(place: Place, run_id: str) -> None:
+    training = Training()
+    number = 0 if run_id else None  # under `dist-train launch` both are of one attempt
+    first, second = (CheckpointManager(place.location, run_id=run_id, attempt=number) for _ in "12")
+    first.save(1, training.state)
+    second.save(3, training.state)
+    with pytest.raises(CheckpointWriteError) as caught:
+        first.save(2, training.state)
+    error = caught.value
+    assert error.what == f"another CheckpointManager of this process now saves in {place.storage.location}"
+    assert "one manager" in str(error.hint)
+    second.save(4, training.state)
+    assert second.steps() == first.steps() == [1, 3, 4], "nothing of the other's was moved aside"
+
+
+def test_a_second_manager_that_only_reads_takes_nothing_over(place: Place) -> None:
+    training = Training()
+    first = run_of("a-1", place.location)
+    first.save(1, training.state)
+    reader = run_of("a-1", place.location)
+    assert reader.load_latest(training.state) is not None
+    first.save(2, training.state)
+    assert first.steps() == [1, 2]
 
 
 def begin(directory: Path, run_id: str, attempt: int, answers: Any) -> None:

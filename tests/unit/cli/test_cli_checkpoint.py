@@ -19,11 +19,16 @@ from dist_train.config import dump_config, load_config
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
 
-def write_checkpoint(folder: Path, step: int, score: float | None = None) -> Path:
+def write_checkpoint(
+    folder: Path, step: int, score: float | None = None, non_finite: tuple[str, ...] = ()
+) -> Path:
     """Version 1: two and a half blocks of data, state.json, the manifest last."""
     path = folder / f"step-{step:08d}"
     path.mkdir(parents=True)
-    state = {} if score is None else {"reserved": {"score": score}}
+    reserved: dict[str, Any] = {} if score is None else {"score": score}
+    if non_finite:
+        reserved["non_finite"] = list(non_finite)
+    state = {"reserved": reserved} if reserved else {}
     contents = {
         "tensors.safetensors": bytes(range(256)) * (BLOCK_BYTES // 100),
         "state.json": dump_canonical(state),
@@ -88,6 +93,38 @@ def test_list_as_json(kept: Any, dist_train: Any) -> None:
     assert found["schema_version"] == 1
     assert [one["best"] for one in found["checkpoints"]] == [False, True, False]
     assert found["checkpoints"][0] | {"step": 10, "score": 0.91, "world_size": 4} == found["checkpoints"][0]
+
+
+def test_list_and_verify_mark_what_is_not_finite(kept: Any, dist_train: Any) -> None:
+    keys = ("model/fc.weight", "model/fc.bias", "optim/fc.weight/exp_avg", "optim/fc.bias/exp_avg")
+    write_checkpoint(kept.run.checkpoints, 40, 0.99, keys[:1])
+    write_checkpoint(kept.run.checkpoints, 50, 0.1, keys)
+    rows = dist_train("checkpoint", "list").out.splitlines()
+    assert not any("not finite" in row for row in rows[:4])
+    assert rows[4].endswith("  best; not finite: model/fc.weight")
+    assert rows[5].endswith("  not finite: model/fc.weight, model/fc.bias and 2 more")
+    found = json.loads(dist_train("checkpoint", "list", "--json").out)["checkpoints"]
+    assert [one["non_finite"] for one in found] == [[], [], [], [*keys[:1]], [*keys]]
+
+    said = dist_train("checkpoint", "verify")
+    assert (said.code, said.out.count("whole")) == (0, 5)
+    assert [line.partition("  not finite: ")[2] for line in said.out.splitlines()[2:]] == [
+        "",
+        "model/fc.weight",
+        "model/fc.weight, model/fc.bias and 2 more",
+    ]
+    verified = json.loads(dist_train("checkpoint", "verify", "--json").out)
+    assert verified["ok"] is True
+    assert [one["non_finite"] for one in verified["checkpoints"]][3:] == [[*keys[:1]], [*keys]]
+    shown = json.loads(dist_train("checkpoint", "show", "--json").out)
+    assert shown["non_finite"] == [*keys]
+
+
+def test_nothing_is_said_of_the_values_of_a_damaged_checkpoint(kept: Any, dist_train: Any) -> None:
+    damaged = write_checkpoint(kept.run.checkpoints, 40, 0.99, ("model/fc.weight",))
+    flip(damaged / "tensors.safetensors", 17)
+    (one,) = json.loads(dist_train("checkpoint", "verify", damaged, "--json").out)["checkpoints"]
+    assert (bool(one["problems"]), one["non_finite"]) == (True, None)
 
 
 def test_list_has_a_word_for_what_was_moved_aside(kept: Any, dist_train: Any) -> None:

@@ -46,7 +46,7 @@ def ranks_of(n: int, world_size: int, batch_size: int = 16, **options: Any) -> l
 def trained_steps(loaders: list[ExactLoader], stop_after: int | None = None) -> Iterator[list[int]]:
     """Step the ranks together; the ids of each step in global order, as recorded in __getitem__."""
     runs = [rank.micro_batches() for rank in loaders]
-    for number in range(len(loaders[0]) - loaders[0].step):
+    for number in range(loaders[0].steps_per_epoch - loaders[0].step):
         if number == stop_after:
             break
         read: list[list[int]] = []
@@ -122,6 +122,13 @@ def test_accumulation_splits_a_ranks_samples_into_consecutive_parts() -> None:
         for batch in ExactLoader(Recorded(50), 20, rank=1, world_size=2, accumulate=4)
         for i in batch.tolist()
     ]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_length_is_the_number_of_batches_of_a_plain_loop(rank: int) -> None:
+    one = ExactLoader(Recorded(50), 20, rank=rank, world_size=3, accumulate=4)
+    assert len(one) == len(list(iter(one))) == 12
+    assert one.steps_per_epoch == 3
 
 
 def test_position_in_the_middle_of_an_accumulated_step_is_the_step_s_beginning() -> None:

@@ -288,4 +288,4 @@ def test_accumulated_plain_batches_say_when_the_step_is_complete() -> None:
         (5, False, 40),
         (5, True, 50),
     ]
-    assert len(one) == 3
+    assert (len(one), one.steps_per_epoch) == (6, 3)

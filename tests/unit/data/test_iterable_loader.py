@@ -171,6 +171,18 @@ def test_drop_last_leaves_out_a_smaller_last_step() -> None:
     assert [len(batch) for batch in IterableLoader(Count(10), 4, drop_last=True)] == [4, 4]
 
 
+def test_the_length_is_the_number_of_batches_of_a_plain_loop() -> None:
+    one = IterableLoader(Sized(10), 4, accumulate=2)
+    assert len(one) == len(list(iter(one))) == 6
+    assert one.steps_per_epoch == 3
+
+
+def test_a_stream_that_is_iterated_with_gradients_disabled_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.no_grad():
+        list(IterableLoader(Count(10), 4))
+    assert "a training loader is iterated with gradients disabled" in caplog.text
+
+
 def test_an_iterator_that_was_overtaken_is_refused() -> None:
     one = IterableLoader(Count(40), 4)
     first = iter(one)

@@ -115,6 +115,24 @@ def test_the_last_steps_are_looked_at_when_the_run_is_closed() -> None:
     assert run_ranks(rank, 2) == [[], ["step 38: the loss is not finite on rank 1"]]
 
 
+@pytest.mark.parametrize(("given", "named"), [(None, "call 3"), (30, "step 30")])
+def test_the_error_names_a_step_only_where_one_was_given(given: int | None, named: str) -> None:
+    with dt.init(seed=0, device="cpu") as run:
+        for call in range(1, 4):
+            run.check_finite(NAN if call == 3 else ONE, step=None if given is None else 10 * call)
+        with pytest.raises(NonFiniteError, match=f"^{named}: the loss is not finite on rank 0") as raised:
+            run.finite_check.settle()
+    assert ("run.check_finite(loss, step=step)" in str(raised.value.hint)) == (given is None)
+
+
+def test_the_first_call_is_named_where_steps_begin_anew_in_each_epoch() -> None:
+    with dt.init(seed=0, device="cpu") as run:
+        for step in (9, 0, 1):
+            run.check_finite(NAN if step in (9, 1) else ONE, step=step)
+        with pytest.raises(NonFiniteError, match=r"^step 9:"):
+            run.finite_check.settle()
+
+
 def test_a_run_that_is_left_for_another_error_shows_that_one() -> None:
     def script() -> None:
         with dt.init(seed=0, device="cpu") as run:

@@ -48,6 +48,19 @@ def test_a_wrong_value_names_option_and_value() -> None:
         check_options(load_strategy("ddp"), {"bucket_cap_mb": -1})
 
 
+def test_lazy_layers_are_refused_until_a_forward_has_given_them_a_shape() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    with dt.init(device="cpu"):
+        with pytest.raises(
+            ConfigError, match=r"Sequential has parameters without a shape: 0\.weight"
+        ) as caught:
+            dt.prepare(model)
+        assert "one forward before dt.prepare" in str(caught.value.hint)
+        with torch.no_grad():
+            model(torch.ones(2, 2))
+        assert dt.prepare(model) is model
+
+
 @pytest.mark.multiprocess
 def test_ranks_start_from_rank_0s_weights_and_buffers(ranks: Any) -> None:
     def start(meeting: str, broadcast_buffers: bool) -> list[float]:

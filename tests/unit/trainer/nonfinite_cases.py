@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import torch
 from torch import Tensor, nn
 
+from dist_train.trainer.callback import Callback, CallbackContext
 from dist_train.trainer.task import LossOutput
 
 
@@ -53,3 +56,15 @@ class InfiniteGradient:
         if (batch[0] == -1).any():
             total = _RootOfZero.apply(total)  # type: ignore[no-untyped-call]
         return LossOutput(total)
+
+
+class RemovesCheckpoints(Callback):
+    """Empties the checkpoints' directory once, after a step."""
+
+    def __init__(self, after_step: int) -> None:
+        self._after_step = after_step
+
+    def on_step_end(self, context: CallbackContext) -> None:
+        if context.step == self._after_step:
+            for found in (context.run.directory / "checkpoints").glob("step-*"):
+                shutil.rmtree(found)

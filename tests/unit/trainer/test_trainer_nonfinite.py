@@ -180,6 +180,22 @@ def test_rollback_needs_a_checkpoint(tmp_path: Path) -> None:
         start(tmp_path / "run", config(BAD, *late))
 
 
+def test_rollback_to_a_checkpoint_that_was_removed_ends_the_run(tmp_path: Path) -> None:
+    bad = BAD_STEPS[0]
+    removes = f"{{target: 'nonfinite_cases:RemovesCheckpoints', args: {{after_step: {bad - 1}}}}}"
+    changes = (BAD, "trainer.on_nonfinite=rollback", f"trainer.callbacks=[{removes}]")
+    with pytest.raises(NonFiniteError, match=f"step {bad}: the loss is not finite on rank 0") as raised:
+        start(tmp_path / "run", config(*changes))
+    error = raised.value
+    checkpoints = RunDir(tmp_path / "run").checkpoints
+    newest = (bad - 1) // 3 * 3
+    assert (
+        error.cause
+        == f"{checkpoints} holds no checkpoint to roll back to, though step {newest} was saved there"
+    )
+    assert "is that of step" not in str(error.hint)
+
+
 def rank(folder: Path, action: str) -> tuple[str, dict[str, torch.Tensor] | None]:
     """One of several ranks: the error that it ends with, or the weights at the end."""
     with dt.init(seed=0) as run:
