@@ -78,7 +78,7 @@ class KubernetesLauncher(Launcher):
         spec, options = JobSpec.from_json(record["spec"]), Options(**record["options"])
         job, manifests = _job(spec, options), render.from_yaml(plan.file(MANIFESTS))
         claim = options.claim[0] if options.claim is not None else None
-        queue = options.queue if options.kind != "volcano" else None
+        queue = options.queue if options.kueue else None
         submission = Submission(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s, queue)
         cluster = Cluster.open(options.context, options.namespace)
         TorchxSession(job, lambda: cluster, submission=submission).submit(
