@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -36,6 +36,8 @@ from launchers._kubernetes.state.job_status import SOURCE, JobStatus
 
 _CANCEL_AGAIN_S = 10.0
 _UNREACHABLE_S = 2.0
+# None: the cluster has nothing of the job.
+_Found = JobStatus | DistTrainError | None
 
 
 class KubernetesLauncher(Launcher):
@@ -50,7 +52,7 @@ class KubernetesLauncher(Launcher):
 
     def __init__(self) -> None:
         self._sessions: dict[str, TorchxSession] = {}
-        self._paces: dict[str, Pace[JobStatus | DistTrainError | None]] = {}
+        self._paces: dict[str, Pace[_Found]] = {}
         self._cancelled_at: dict[str, float] = {}
         self._unreachable: dict[str | None, tuple[float, Unreachable]] = {}
 
@@ -154,7 +156,7 @@ class KubernetesLauncher(Launcher):
 
     def _status(self, handle: JobHandle, job: Job, record: JobRecord) -> JobStatus:
         session = self._session(handle, job, record)
-        pace = self._paces.setdefault(handle.text, Pace(lambda _: self._query(session, record.server)))
+        pace = self._paces.setdefault(handle.text, _pace(lambda: self._query(session, record.server)))
         found = pace.ask(handle, (record.markers, session.pod_watch.count))
         if isinstance(found, DistTrainError):
             recorded = record.recorded_end(handle)
@@ -167,7 +169,7 @@ class KubernetesLauncher(Launcher):
             return JobStatus(record.recorded_end(handle) or found.state)
         return found
 
-    def _query(self, session: TorchxSession, server: str | None) -> JobStatus | DistTrainError | None:
+    def _query(self, session: TorchxSession, server: str | None) -> _Found:
         """Query the status; an error is returned, and kept for other runs on the same server (`list`)."""
         until, error = self._unreachable.get(server, (0.0, None))
         if error is not None and time.monotonic() < until:
@@ -194,6 +196,17 @@ class KubernetesLauncher(Launcher):
         session = self._sessions.pop(handle.text, None)
         if session is not None:
             session.close()
+
+
+def _pace(query: Callable[[], _Found]) -> Pace[_Found]:
+    """Ask less and less often while the reason stays: its seconds and counts change all the time."""
+    return Pace(lambda _: query(), same=_same)
+
+
+def _same(one: _Found, other: _Found) -> bool:
+    if isinstance(one, JobStatus) and isinstance(other, JobStatus):
+        return one.kind == other.kind
+    return one == other
 
 
 def _record(run_dir: str) -> JobRecord:

@@ -53,6 +53,9 @@ class TestZeroPods:
             followed.wait_output("1 of 2 pods are there; FailedCreate: ", SECONDS)
             assert why in followed.text
             assert f"is forbidden: {why}" in scene.status("half")
+            # Each try is a fresh pod, and so an event of its own; they say the same.
+            scene.plane.wait_for(lambda: len(scene.plane.events("FailedCreate")) >= 3, "more events", 30)
+            assert followed.text.count("FailedCreate") == 1
 
 
 class TestPodsThatCannotStart:

@@ -12,6 +12,7 @@ from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.job_snapshot import JobSnapshot
 from launchers._kubernetes.state.pod_reasons import pod_reason
 from launchers._kubernetes.state.pods import Pod, newest_first, newest_of_nodes
+from launchers._kubernetes.state.reason_kind import reason_kind, reason_kinds
 from launchers._kubernetes.state.verdict import Verdict, read_verdict
 
 SOURCE = "API server"
@@ -25,6 +26,13 @@ class JobStatus:
 
     state: JobState
     verdict: Verdict | None = None
+
+    @property
+    def kind(self) -> JobStatus:
+        """This status without what changes while its reason stays, to compare it with another."""
+        state, detail = self.state, reason_kind(self.state.detail)
+        kinds = (reason_kinds(state.next), reason_kinds(state.nodes))
+        return replace(self, state=replace(state, detail=detail, next=kinds[0], nodes=kinds[1]))
 
     def to_text(self) -> str:
         """Serialise to JSON: TorchX passes it on as its `structured_error_msg`."""
