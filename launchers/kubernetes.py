@@ -10,6 +10,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -151,7 +152,7 @@ class KubernetesLauncher(Launcher):
             raise Detached from None
         finally:
             self._forget(handle)
-        record.write_end(handle, end.state, end.verdict)
+        record.write_end(handle, end.state, end.verdict, end.more_memory)
         return exit_code_of(end.state)
 
     def _status(self, handle: JobHandle, job: Job, record: JobRecord) -> JobStatus:
@@ -166,8 +167,9 @@ class KubernetesLauncher(Launcher):
             return JobStatus(record.state_without_objects(handle, verdict), verdict)
         # The pods may be gone, and an earlier command may have recorded how they ended.
         if found.verdict is None and found.state.phase in ("failed", "stopped"):
-            return JobStatus(record.recorded_end(handle) or found.state)
-        return found
+            recorded = record.recorded_end(handle)
+            return JobStatus(recorded) if recorded is not None else _with_resume(found, record)
+        return _with_resume(found, record)
 
     def _query(self, session: TorchxSession, server: str | None) -> _Found:
         """Query the status; an error is returned, and kept for other runs on the same server (`list`)."""
@@ -196,6 +198,14 @@ class KubernetesLauncher(Launcher):
         session = self._sessions.pop(handle.text, None)
         if session is not None:
             session.close()
+
+
+def _with_resume(found: JobStatus, record: JobRecord) -> JobStatus:
+    """Put `resume … --mem` first of what to run next, where the memory was not enough."""
+    if not found.more_memory:
+        return found
+    commands = (record.resume_command(found.more_memory), *found.state.next)
+    return replace(found, state=replace(found.state, next=commands))
 
 
 def _pace(query: Callable[[], _Found]) -> Pace[_Found]:
