@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dist_train.errors import NotFoundError
 from dist_train.jobs.polling import FIRST_S, LONGEST_S, Backoff
 from dist_train.rundir.display_number import display_number
-from launchers._kubernetes.api.api_errors import NoLogYet, ObjectNotFound, Unreachable
+from launchers._kubernetes.api.api_errors import Forbidden, NoLogYet, ObjectNotFound, Unreachable
 from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.lasting_refusal import LastingRefusal
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pod_watch import RETRY_FIRST_S, RETRY_LONGEST_S, PodWatch
 from launchers._kubernetes.state.pods import Pod, newest_first
@@ -137,7 +138,7 @@ class NodeLogFollower:
     def lines(self) -> Iterator[str]:
         """Yield lines from the newest pod that has started on."""
         idle, unreachable = Backoff(FIRST_S, LONGEST_S), Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
-        first = True
+        first, refusal = True, LastingRefusal()
         while not self._pod_watch.stopped:
             changes = self._pod_watch.count
             try:
@@ -149,7 +150,10 @@ class NodeLogFollower:
                 if not unread and self._over():
                     return
                 unreachable.reset()
-            except Unreachable:
+                refusal.reset()
+            except (Unreachable, Forbidden) as error:
+                if isinstance(error, Forbidden) and refusal.believed():
+                    raise
                 self._pod_watch.wait(changes, unreachable.wait_s)
                 unreachable.grow()
                 continue
@@ -164,12 +168,14 @@ class NodeLogFollower:
     def _follow(self, pod: Pod) -> Iterator[str]:
         """Yield one pod's output until its container has ended or the pod is deleted."""
         position, unreachable = LogPosition(), Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
+        refusal = LastingRefusal()
         while not self._pod_watch.stopped:
             ended = self._has_ended(pod)
             changes = self._pod_watch.count
             try:
                 with self._cluster.log(pod.name, pod.container.name, True, position.since) as stream:
                     position.resume()
+                    refusal.reset()
                     for line in stream.lines():
                         text = position.take(line)
                         if text is not None:
@@ -179,7 +185,9 @@ class NodeLogFollower:
                 break
             except NoLogYet:
                 pass
-            except Unreachable:
+            except (Unreachable, Forbidden) as error:
+                if isinstance(error, Forbidden) and refusal.believed():
+                    raise
                 self._pod_watch.wait(changes, unreachable.wait_s)
                 unreachable.grow()
                 continue
@@ -192,6 +200,6 @@ class NodeLogFollower:
     def _has_ended(self, pod: Pod) -> bool:
         try:
             found = next((other for other in self._pods() if other.uid == pod.uid), None)
-        except Unreachable:
+        except (Unreachable, Forbidden):
             return False
         return found is None or found.ended

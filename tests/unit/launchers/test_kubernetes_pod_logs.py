@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes_bodies import ended, job, pod, running, verdict
-from kubernetes_stand_ins import DIGITS, JOBS, Api, Log, put
+from kubernetes_stand_ins import DIGITS, JOBS, PODS, Api, Log, put
 
 from dist_train.errors import NotFoundError
 from dist_train.rundir import RunDir
@@ -241,6 +241,26 @@ class TestFollowed:
         during(work)
         assert read(rank=0, follow=True) == ["before", "after"]
         assert away.is_set()
+
+    @pytest.mark.parametrize("path", [f"{PODS}.*/log", ".*"])
+    def test_a_403_of_a_moment_repeats_nothing_and_loses_nothing(
+        self, api: Api, read: Read, during: Callable[[Callable[[], None]], None], path: str
+    ) -> None:
+        api.put(f"{JOBS}/digits", job())
+        put(api, running("a", 0))
+        api.logs = {"a": Log([at(1, "before"), at(2, "after")], ended=False, cut=1)}
+
+        def work() -> None:
+            while api.logs["a"].cut is not None:
+                time.sleep(0.01)
+            api.refuse("GET", path, 403, 'User "me" cannot get resource "pods"', "Forbidden")
+            time.sleep(0.3)
+            api.responses.clear()
+            self.finish(api, ended("a", 0, 0, verdict(0)))
+            self.write(api, "a", end=True)
+
+        during(work)
+        assert read(rank=0, follow=True) == ["before", "after"]
 
     def test_a_pending_job_is_waited_for(self, api: Api, read: Read) -> None:
         api.put(f"{JOBS}/digits", job())
