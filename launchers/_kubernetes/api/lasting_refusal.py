@@ -1,4 +1,4 @@
-"""Whether a 403 is to be believed: an API server sends some after its own restart, before it has its roles."""
+"""Whether a 403 is to be believed: a restarted API server sends some before it has its roles."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dist_train.rundir.display_number import display_number
 from launchers._kubernetes.api.api_errors import Forbidden, NoLogYet, ObjectNotFound, Unreachable
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.api.lasting_refusal import LastingRefusal
+from launchers._kubernetes.runner.attempt_pods import AttemptPod, attempt_pods, pod_of_attempt
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pod_watch import RETRY_FIRST_S, RETRY_LONGEST_S, PodWatch
 from launchers._kubernetes.state.pods import Pod, newest_first
@@ -78,43 +79,54 @@ def read_log(cluster: Cluster, job: Job, pods: list[Pod], node: int, attempt: in
     """
     of_node = node_pods(pods, node)
     started = [pod for pod in of_node if pod.started]
-    chosen = started[-1:] if attempt is None else _of_attempt(started, attempt)
-    if not chosen:
-        raise _no_log(job, of_node, node, attempt)
-    position = LogPosition()
+    known: list[AttemptPod] = []
+    chosen = started[-1] if started else None
+    if attempt is not None:
+        known = attempt_pods(started, lambda pod: _lines_if_any(cluster, pod))
+        chosen = pod_of_attempt(known, attempt)
+    if chosen is None:
+        raise _no_log(job, of_node, node, attempt, known)
     try:
-        with cluster.log(chosen[0].name, chosen[0].container.name, follow=False) as stream:
-            for line in stream.lines():
-                text = position.take(line)
-                if text is not None:
-                    yield text
+        yield from _lines(cluster, chosen)
     except (NoLogYet, ObjectNotFound) as error:
-        raise _no_log(job, of_node, node, attempt) from error
+        raise _no_log(job, of_node, node, attempt, known) from error
 
 
-def _of_attempt(pods: list[Pod], attempt: int) -> list[Pod]:
-    """The pod that ran this attempt: a pod's verdict has the last attempt of its agent."""
-    for pod in pods:
-        last = pod.verdict.attempt if pod.verdict is not None else None
-        if (last is not None and attempt <= last) or (last is None and pod is pods[-1]):
-            return [pod]
-    return []
+def _lines(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    position = LogPosition()
+    with cluster.log(pod.name, pod.container.name, follow=False) as stream:
+        for line in stream.lines():
+            text = position.take(line)
+            if text is not None:
+                yield text
 
 
-def _no_log(job: Job, pods: list[Pod], node: int, attempt: int | None) -> NotFoundError:
-    known = sorted({pod.verdict.attempt for pod in pods if pod.verdict and pod.verdict.attempt is not None})
+def _lines_if_any(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    try:
+        yield from _lines(cluster, pod)
+    except (NoLogYet, ObjectNotFound):
+        return
+
+
+def _no_log(
+    job: Job, pods: list[Pod], node: int, attempt: int | None, known: list[AttemptPod]
+) -> NotFoundError:
     which = "" if attempt is None else f" in attempt {display_number(attempt)}"
     existing = ", ".join(f"{pod.name} ({pod.phase})" for pod in pods) or "none"
+    numbers = sorted({number for found in known for number in range(found.first, found.last + 1)})
     attempts = (
-        f"; of attempts {', '.join(str(display_number(index)) for index in known)}"
-        if known and attempt is not None
-        else ""
+        f"; of attempts {', '.join(str(display_number(number)) for number in numbers)}" if known else ""
     )
+    gone = f"; the pod of attempt {display_number(attempt)} is gone" if _is_gone(attempt, numbers) else ""
     return NotFoundError(
         f"node {node} has no pod with a log{which}",
-        cause=f"its pods: {existing}{attempts}",
+        cause=f"its pods: {existing}{attempts}{gone}",
         hint=f"{job.kubectl('get pods')}; the whole logs are on the run volume",
     )
+
+
+def _is_gone(attempt: int | None, known: list[int]) -> bool:
+    return attempt is not None and bool(known) and attempt < known[-1]
 
 
 def node_pods(pods: list[Pod], node: int) -> list[Pod]:
