@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -36,6 +37,8 @@ from launchers._kubernetes.state.job_status import SOURCE, JobStatus
 
 _CANCEL_AGAIN_S = 10.0
 _UNREACHABLE_S = 2.0
+# None: the cluster has nothing of the job.
+_Found = JobStatus | DistTrainError | None
 
 
 class KubernetesLauncher(Launcher):
@@ -50,7 +53,7 @@ class KubernetesLauncher(Launcher):
 
     def __init__(self) -> None:
         self._sessions: dict[str, TorchxSession] = {}
-        self._paces: dict[str, Pace[JobStatus | DistTrainError | None]] = {}
+        self._paces: dict[str, Pace[_Found]] = {}
         self._cancelled_at: dict[str, float] = {}
         self._unreachable: dict[str | None, tuple[float, Unreachable]] = {}
 
@@ -78,7 +81,7 @@ class KubernetesLauncher(Launcher):
         spec, options = JobSpec.from_json(record["spec"]), Options(**record["options"])
         job, manifests = _job(spec, options), render.from_yaml(plan.file(MANIFESTS))
         claim = options.claim[0] if options.claim is not None else None
-        queue = options.queue if options.kind != "volcano" else None
+        queue = options.queue if options.kueue else None
         submission = Submission(job, run_label(spec.run_id), spec.nodes, claim, spec.grace_s, queue)
         cluster = Cluster.open(options.context, options.namespace)
         TorchxSession(job, lambda: cluster, submission=submission).submit(
@@ -149,12 +152,12 @@ class KubernetesLauncher(Launcher):
             raise Detached from None
         finally:
             self._forget(handle)
-        record.write_end(handle, end.state, end.verdict)
+        record.write_end(handle, end.state, end.verdict, end.more_memory)
         return exit_code_of(end.state)
 
     def _status(self, handle: JobHandle, job: Job, record: JobRecord) -> JobStatus:
         session = self._session(handle, job, record)
-        pace = self._paces.setdefault(handle.text, Pace(lambda _: self._query(session, record.server)))
+        pace = self._paces.setdefault(handle.text, _pace(lambda: self._query(session, record.server)))
         found = pace.ask(handle, (record.markers, session.pod_watch.count))
         if isinstance(found, DistTrainError):
             recorded = record.recorded_end(handle)
@@ -164,10 +167,11 @@ class KubernetesLauncher(Launcher):
             return JobStatus(record.state_without_objects(handle, verdict), verdict)
         # The pods may be gone, and an earlier command may have recorded how they ended.
         if found.verdict is None and found.state.phase in ("failed", "stopped"):
-            return JobStatus(record.recorded_end(handle) or found.state)
-        return found
+            recorded = record.recorded_end(handle)
+            return JobStatus(recorded) if recorded is not None else _with_resume(found, record)
+        return _with_resume(found, record)
 
-    def _query(self, session: TorchxSession, server: str | None) -> JobStatus | DistTrainError | None:
+    def _query(self, session: TorchxSession, server: str | None) -> _Found:
         """Query the status; an error is returned, and kept for other runs on the same server (`list`)."""
         until, error = self._unreachable.get(server, (0.0, None))
         if error is not None and time.monotonic() < until:
@@ -194,6 +198,25 @@ class KubernetesLauncher(Launcher):
         session = self._sessions.pop(handle.text, None)
         if session is not None:
             session.close()
+
+
+def _with_resume(found: JobStatus, record: JobRecord) -> JobStatus:
+    """Put `resume … --mem` first of what to run next, where the memory was not enough."""
+    if not found.more_memory:
+        return found
+    commands = (record.resume_command(found.more_memory), *found.state.next)
+    return replace(found, state=replace(found.state, next=commands))
+
+
+def _pace(query: Callable[[], _Found]) -> Pace[_Found]:
+    """Ask less and less often while the reason stays: its seconds and counts change all the time."""
+    return Pace(lambda _: query(), same=_same)
+
+
+def _same(one: _Found, other: _Found) -> bool:
+    if isinstance(one, JobStatus) and isinstance(other, JobStatus):
+        return one.kind == other.kind
+    return one == other
 
 
 def _record(run_dir: str) -> JobRecord:

@@ -23,6 +23,8 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.workers.graceful_stop import GracefulStop, wait_for_signals
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ConfigError, DistTrainError, ExitCode, Preempted
+from dist_train.rundir.attempt_lines import begin_line, restart_line
+from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.failure import Failure, read_failure
 from dist_train.rundir.outcome_text import render_failure
 
@@ -84,6 +86,7 @@ class Node:
             def begin(start: Start) -> None:
                 self._attempt = start.attempt
                 agent.begin(start)
+                self._note_attempt(start.attempt, agent.last_verdict)
 
             while True:
                 try:
@@ -107,6 +110,16 @@ class Node:
         finally:
             if self._node_zero is not None:
                 self._node_zero.close()
+
+    def _note_attempt(self, attempt: int, before: Verdict | None) -> None:
+        """Print what this attempt continues: node 0 for all, and each pod, whose log holds some attempts."""
+        if not attempt or not (self._settings.node == 0 or self._platform.replaces_nodes):
+            return
+        step = newest_step(self._settings.run)
+        if before is None or before.failure is None:
+            self._output.note(begin_line(attempt, step))
+            return
+        self._output.note(restart_line(attempt, step, Failure.from_record(dict(before.failure)), before.why))
 
     def _connect(self) -> CoordinatorClient:
         settings, platform = self._settings, self._platform

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -36,8 +37,13 @@ class Pace(Generic[Answer]):
     """Caches one job's last answer until the next query is due, or the job's records have changed."""
 
     def __init__(
-        self, look: Callable[[JobHandle], Answer], clock: Callable[[], float] = time.monotonic
+        self,
+        look: Callable[[JobHandle], Answer],
+        clock: Callable[[], float] = time.monotonic,
+        same: Callable[[Answer, Answer], bool] = operator.eq,
     ) -> None:
+        """Pace queries by `look`; `same`: whether two answers differ in nothing that matters."""
+        self._same = same
         self._look = look
         self._clock = clock
         self._answer: Answer | None = None
@@ -61,7 +67,8 @@ class Pace(Generic[Answer]):
         if self._answer is not None and waited < (FIRST_S if changed else self._backoff.wait_s):
             return self._answer
         answer = self._look(handle)
-        if answer == self._answer and not changed:
+        known = self._answer is not None and self._same(answer, self._answer)
+        if known and not changed:
             self._backoff.grow()
         else:
             self._backoff.reset()

@@ -10,6 +10,7 @@ committed_steps   steps of the committed checkpoints
 stop_file         one node's stop flag and progress slots, shared by its agent and its ranks
 lost_node         control/lost-node-<job>: a node whose agent has ended
 metric_text       a record of metrics.jsonl as a console line
+attempt_lines     the agent's line at the start of an attempt, written and read
 outcome_text      the end of a run as text: the failure block, the result's table
 format_amounts    bytes and durations as text
 display_number    attempts and epochs as people count them, from 1

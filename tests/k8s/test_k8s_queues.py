@@ -47,6 +47,16 @@ class TestQueues:
                 scene.plane.manual_kubelet.end(pod, message=termination_message(0, node=pod.index))
             assert followed.code() == 0, followed.text
 
+    def test_a_queue_of_cores_and_memory_alone_admits_the_default_pods(self, scene: Scene) -> None:
+        """Most ClusterQueues cover no ephemeral-storage; what is asked for beyond them has a hint."""
+        scene.plane.kueue.covered = ("cpu", "memory")
+        scene.submit("fits", "--queue", "gold")
+        scene.running()
+        scene.submit("large", "--queue", "gold", "--resource", "ephemeral-storage=2Gi")
+        status = scene.status("large")
+        assert "resource ephemeral-storage unavailable in ClusterQueue (NoMatchingFlavor)" in status
+        assert "launch it again with --resource ephemeral-storage=none" in status
+
     @pytest.mark.proof
     def test_preemption_by_kueue_is_shown_and_costs_no_restart(self, scene: Scene) -> None:
         scene.submit("poor", "--queue", "gold", "--max-restarts", "0")

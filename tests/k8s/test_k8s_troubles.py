@@ -53,6 +53,9 @@ class TestZeroPods:
             followed.wait_output("1 of 2 pods are there; FailedCreate: ", SECONDS)
             assert why in followed.text
             assert f"is forbidden: {why}" in scene.status("half")
+            # Each try is a fresh pod, and so an event of its own; they say the same.
+            scene.plane.wait_for(lambda: len(scene.plane.events("FailedCreate")) >= 3, "more events", 30)
+            assert followed.text.count("FailedCreate") == 1
 
 
 class TestPodsThatCannotStart:
@@ -118,6 +121,23 @@ class TestOutOfMemory:
         assert again.code == 0, again
         (container,) = scene.plane.job()["spec"]["template"]["spec"]["containers"]
         assert container["resources"]["limits"]["memory"] == "4Gi"
+
+    def test_of_one_rank_while_the_agent_lives_on(self, scene: Scene) -> None:
+        """Seen on a real cluster: the kernel kills a rank, the agent writes its verdict, and ends."""
+        message = "killed by SIGKILL (often the kernel's out-of-memory killer: see `dmesg`)"
+        failure = Failure("rank", "signal", rank=1, node_rank=1, exit_code=137, signal=9, message=message)
+        with scene.follow("hungry", "--max-restarts", "0") as followed:
+            first, second = scene.running()
+            found = termination_message(137, "not restarted", node=1, failure=failure)
+            scene.plane.manual_kubelet.end(second, 137, found, "OOMKilled")
+            scene.plane.manual_kubelet.end(
+                first, 137, termination_message(137, "not restarted", 0, None, failure)
+            )
+            assert followed.code() == 137, followed.text
+        assert f"out of memory at the limit of 2Gi of pod {second.name} (OOMKilled)" in followed.text
+        assert "dmesg" not in followed.text
+        assert "resume " in followed.text
+        assert " --mem 4Gi" in followed.text
 
 
 class TestEvicted:

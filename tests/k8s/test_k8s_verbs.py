@@ -172,6 +172,25 @@ class TestServerAway:
             scene.plane.up()
             assert followed.code() == 78, followed.text
 
+    @pytest.mark.proof
+    def test_a_403_of_a_restarted_server_does_not_end_the_watch(self, scene: Scene) -> None:
+        """Seen on 1.36: it refuses everybody for a moment; polling alone tells the end up to 60 s late."""
+        with scene.follow("away") as followed:
+            pods = scene.running()
+            followed.wait_output("is running", SECONDS)
+            scene.plane.down()
+            scene.plane.up(refused=6)
+            begun = len(scene.plane.requests)
+
+            def watched_again() -> bool:
+                later = scene.plane.requests[begun:]
+                return any(one.query.get("watch") == "true" and one.code == 200 for one in later)
+
+            scene.plane.wait_for(watched_again, "a watch of pods after the 403", 45)
+            for pod in pods:
+                scene.plane.manual_kubelet.end(pod, message=termination_message(0, node=pod.index))
+            assert followed.code() == 0, followed.text
+
 
 class TestList:
     @pytest.mark.proof

@@ -132,6 +132,10 @@ def test_a_crash_is_restarted_as_often_as_asked_and_an_exception_is_not(launch: 
     crashed = launch("c", "--gpus-per-node", 2, "--max-restarts", 1, script, "kill", 1, timeout_s=60)
     assert crashed.cli.code == 137, crashed.cli
     assert len(crashed.events("attempt_started")) == 2
+    start = "attempt 2 goes on from the beginning (no checkpoint): rank 1 (node 0, local rank 1) on "
+    [line] = [text for text in crashed.cli.stderr.splitlines() if start in text]
+    assert "signal 9 (SIGKILL)" in line
+    assert line.endswith("(restart 1 of 1)")
     raised = launch("e", "--gpus-per-node", 2, "--max-restarts", 3, script, "raise", 1, timeout_s=60)
     assert len(raised.events("attempt_started")) == 1
 

@@ -31,7 +31,14 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from dist_train import env
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.coordinator_client import CoordinatorClient
-from dist_train.agent.coordination.messages import NodeDone, NodeFailed, NodeStopped, RankExited, Start
+from dist_train.agent.coordination.messages import (
+    NodeDone,
+    NodeFailed,
+    NodeStopped,
+    RankExited,
+    Start,
+    Verdict,
+)
 from dist_train.agent.coordination.rendezvous import NodeRendezvous
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.exit_watchdog import ExitWatchdog
@@ -81,6 +88,8 @@ class NodeAgent(LocalElasticAgent):
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
         self._attempt = Start(0, "", 0, [])
+        # Node 0's decision at the end of the last attempt here.
+        self.last_verdict: Verdict | None = None
 
     def begin(self, start: Start) -> None:
         """Set the attempt that node 0 has started; the next `_start_workers` belongs to it."""
@@ -174,7 +183,7 @@ class NodeAgent(LocalElasticAgent):
         ]
         self._client.send(NodeStopped(self._settings.node, failures))
         self._client.wait(lambda: self._client.verdict is not None, timeouts.PROCESS_DEATH_S)
-        verdict = self._client.verdict
+        verdict = self.last_verdict = self._client.verdict
         # torch's loop reads only this count; the budget itself is node 0's, over the whole run.
         self._remaining_restarts = 1 if verdict is not None and verdict.action == "restart" else 0
         return RunResult(state=WorkerState.FAILED)

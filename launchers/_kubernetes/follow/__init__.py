@@ -2,5 +2,6 @@
 
 log_tails     several logs followed at once, in one queue
 job_follower  `launch`: node 0's log on stdout, state changes on stderr, the end
+printed_states  which of the state changes are printed, and how often
 tail_logs     `logs`: the pods of one node or of all, read once or followed
 """

@@ -12,6 +12,7 @@ from dist_train.jobs import JobState
 from dist_train.jobs.polling import Backoff
 from dist_train.rundir.outcome_text import HeadlinesOnly
 from launchers._kubernetes.follow.log_tails import LogTails
+from launchers._kubernetes.follow.printed_states import PrintedStates
 from launchers._kubernetes.runner.torchx_session import TorchxSession
 from launchers._kubernetes.state.job_status import JobStatus
 from launchers._kubernetes.state.pod_watch import RETRY_FIRST_S, RETRY_LONGEST_S
@@ -31,7 +32,7 @@ class JobFollower:
         self._session = session
         self._query = query
         self._blocks = HeadlinesOnly()
-        self._printed = ""
+        self._states = PrintedStates(session.job.name)
         self._was_active = False
 
     def run(self) -> JobStatus:
@@ -80,14 +81,8 @@ class JobFollower:
         sys.stdout.flush()
 
     def _print_state(self, state: JobState) -> None:
-        text = f"job {self._session.job.name} is {state.phase}" + (
-            f": {state.detail}" if state.detail else ""
-        )
-        if state.next:
-            text += f"  ({state.next[0]})"
-        if text != self._printed and state.exit_code != 0:
-            print_notice(text)
-        self._printed = text
+        if (line := self._states.line(state, time.monotonic())) is not None:
+            print_notice(line)
 
 
 def _lines_of_node_0(session: TorchxSession) -> Iterator[str]:

@@ -9,7 +9,8 @@ from dist_train.jobs.agent_command import agent_argv, agent_environ
 from launchers._kubernetes.manifest import pod_paths
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels, object_name
-from launchers._kubernetes.manifest.node_resources import DISK, node_resources
+from launchers._kubernetes.manifest.node_resources import node_resources
+from launchers._kubernetes.manifest.option_values import DISK
 from launchers._kubernetes.manifest.plan_check import check_plan
 from launchers._kubernetes.manifest.pod_paths import POD_RUN_ROOT
 
@@ -66,10 +67,11 @@ def _resource(spec: JobSpec, options: Options) -> Resource:
     from torchx.specs import Resource
 
     node = node_resources(spec, options)
+    disk = {DISK: node.disk} if node.requests_disk else {}
     return Resource(
         cpu=node.cpus,
         gpu=node.gpus,
         memMB=node.mem_mib,
-        capabilities={DISK: node.disk, **{k: v for k, v in node.others if not v.isdigit()}},
+        capabilities={**disk, **{k: v for k, v in node.others if not v.isdigit()}},
         devices={k: int(v) for k, v in node.others if v.isdigit()},
     )

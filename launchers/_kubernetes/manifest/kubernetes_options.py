@@ -59,7 +59,11 @@ class Options(BaseModel):
     service_account: str | None = _text("Service account of the pods.", "NAME")
     priority_class: str | None = _text("Priority class of the pods.", "NAME")
     image_pull_secret: str | None = _text("Secret for pulling the image.", "NAME")
-    resource: tuple[str, ...] = _list("Any other resource: rdma/ib=1, ephemeral-storage=50Gi.", "NAME=N")
+    resource: tuple[str, ...] = _list(
+        "Any other resource: rdma/ib=1. ephemeral-storage=50Gi, or none, which is the default with Kueue's "
+        "--queue.",
+        "NAME=N",
+    )
     node_selector: tuple[str, ...] = _list("Label that the nodes must have.", "K=V")
     toleration: tuple[str, ...] = _list("Taint to tolerate.", "KEY[=V][:EFFECT]")
     annotation: tuple[str, ...] = _list("Annotation of the pods.", "K=V")
@@ -197,6 +201,11 @@ class Options(BaseModel):
     def claim(self) -> tuple[str, str | None] | None:
         """The run volume's claim and the folder in it; None for an emptyDir."""
         return None if self.run_volume is None else option_values.volume_claim(self.run_volume)
+
+    @property
+    def kueue(self) -> bool:
+        """Whether Kueue admits the job; a Volcano job waits in a queue of Volcano."""
+        return self.queue is not None and self.kind != "volcano"
 
     @property
     def ttl_s(self) -> int | None:

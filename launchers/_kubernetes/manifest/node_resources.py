@@ -1,6 +1,7 @@
 """Resources of one node's pod: cores, memory, /dev/shm, disk, GPUs; each with a request and a limit.
 
-Quotas refuse a pod without a request or a limit, so every resource has a default here.
+Quotas refuse a pod without a request or a limit, so every resource has a default here. Only disk has none
+with a queue of Kueue: most cover cores, memory and GPUs alone, and never admit what asks for more.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
 from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.kubernetes_options import Options
+from launchers._kubernetes.manifest.option_values import DISK, NONE
 from launchers._kubernetes.manifest.quantities import mebibytes, mem_mebibytes, memory
 
 GPU = "nvidia.com/gpu"
-DISK = "ephemeral-storage"
 # Defaults per rank.
 _CPUS = {"cpu": 1, "cuda": 2}
 # On CPU a first try must fit a small cluster: the requests of defaults are smaller than their limits.
@@ -33,6 +34,7 @@ _PROCESSES_MIN_MIB = 512
 class NodeResources:
     """The limits of one node's pod. `others`: those of --resource, by name.
 
+    `disk`: the size limit of the pod's folders; `requests_disk`: also requested and limited as a resource.
     `reserved`: the requests that are smaller than their limit.
     """
 
@@ -41,6 +43,7 @@ class NodeResources:
     shm_mib: int
     gpus: int
     disk: str
+    requests_disk: bool
     others: tuple[tuple[str, str], ...]
     reserved: tuple[tuple[str, str], ...]
 
@@ -48,7 +51,7 @@ class NodeResources:
 def node_resources(spec: JobSpec, options: Options) -> NodeResources:
     """Compute them from --mem, --cpus-per-gpu, --shm, --resource; raises ConfigError where these conflict."""
     others = validators.pairs(options.resource)
-    disk = others.pop(DISK, memory(_DISK_MIB[spec.device]))
+    disk = others.pop(DISK, NONE if options.kueue else "")
     mem = _mem_mib(spec, options)
     shm = mebibytes(options.shm) if options.shm else min(_SHM_MAX_MIB, mem // 4)
     if mem - shm < _PROCESSES_MIN_MIB:
@@ -62,7 +65,8 @@ def node_resources(spec: JobSpec, options: Options) -> NodeResources:
         mem_mib=mem,
         shm_mib=shm,
         gpus=spec.procs_per_node if spec.device == "cuda" else 0,
-        disk=disk,
+        disk=disk if disk not in ("", NONE) else memory(_DISK_MIB[spec.device]),
+        requests_disk=disk != NONE,
         others=tuple(others.items()),
         reserved=tuple(_reserved(spec, options).items()),
     )
@@ -74,7 +78,8 @@ def _reserved(spec: JobSpec, options: Options) -> dict[str, str]:
     ranks, asked = spec.procs_per_node, dict(spec.resources)
     cpu = {} if "cpus_per_gpu" in asked else {"cpu": f"{_CPU_REQUEST_MILLI * ranks}m"}
     mem = {} if "mem" in asked or options.shm else {"memory": memory(_MEM_REQUEST_MIB * ranks)}
-    disk = {} if DISK in validators.pairs(options.resource) else {DISK: memory(_DISK_REQUEST_MIB)}
+    kept = DISK in validators.pairs(options.resource) or options.kueue
+    disk = {} if kept else {DISK: memory(_DISK_REQUEST_MIB)}
     return {**cpu, **mem, **disk}
 
 

@@ -13,6 +13,8 @@ from launchers._kubernetes.manifest.quantities import is_quantity
 
 EMPTY_DIR = "emptydir"
 NEVER = "never"
+# The one resource of every pod that can be left out, and the word for it.
+DISK, NONE = "ephemeral-storage", "none"
 _VOLUME = re.compile(r"pvc/(?P<name>[^:/]+)(?::(?P<folder>.+))?")
 _SECRET_REF = re.compile(r"(?P<secret>[^/]+)/(?P<key>[A-Za-z0-9._-]+)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,6 +46,10 @@ def check_resources(texts: tuple[str, ...]) -> None:
         if name in _OTHER_OPTIONS:
             raise ValueError(f"{name} is set by {_OTHER_OPTIONS[name]}")
         validators.label_key(name)
+        if amount == NONE and name == DISK:
+            continue
+        if amount == NONE:
+            raise ValueError(f"{name}={NONE}: only {DISK} can be {NONE}; leave out what is not wanted")
         if not is_quantity(amount):
             raise ValueError(f"{name}={amount}: expected a count or an amount such as 4 or 50Gi")
         if "/" in name and not amount.isdigit():

@@ -10,7 +10,7 @@ from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.container import container
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels
-from launchers._kubernetes.manifest.node_resources import DISK, GPU, node_resources
+from launchers._kubernetes.manifest.node_resources import GPU, node_resources
 from launchers._kubernetes.manifest.pod_patch import merge
 from launchers._kubernetes.manifest.quantities import memory
 
@@ -105,15 +105,15 @@ def _pod_security(options: Options) -> dict[str, Any]:
 
 
 def _volumes(role: Role, app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
-    disk = str(role.resource.capabilities[DISK])
+    size = node_resources(spec, options)
     runs: list[dict[str, Any]] = [
         {"name": "runs", "persistentVolumeClaim": {"claimName": mount.src}} for mount in role.mounts
-    ] or [{"name": "runs", "emptyDir": {"sizeLimit": disk}}]
-    shm = {"medium": "Memory", "sizeLimit": memory(node_resources(spec, options).shm_mib)}
+    ] or [{"name": "runs", "emptyDir": {"sizeLimit": size.disk}}]
+    shm = {"medium": "Memory", "sizeLimit": memory(size.shm_mib)}
     config = {"name": "config", "configMap": {"name": f"{app.name}-config"}}
     return [
         *runs,
         {"name": "dshm", "emptyDir": shm},
-        {"name": "tmp", "emptyDir": {"sizeLimit": disk}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": size.disk}},
         *([config] if spec.config_yaml is not None else []),
     ]

@@ -1,5 +1,6 @@
 """TorchX: its Runner, our schedulers, and what these do on the cluster.
 
+attempt_pods       which pod of a node has run an attempt
 pod_logs           the output of a node's pods, read once or followed
 removal            delete everything of a run
 preflight          checks of queue and run volume before anything is created

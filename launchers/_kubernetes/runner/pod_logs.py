@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dist_train.errors import NotFoundError
 from dist_train.jobs.polling import FIRST_S, LONGEST_S, Backoff
 from dist_train.rundir.display_number import display_number
-from launchers._kubernetes.api.api_errors import NoLogYet, ObjectNotFound, Unreachable
+from launchers._kubernetes.api.api_errors import Forbidden, NoLogYet, ObjectNotFound, Unreachable
 from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.api.lasting_refusal import LastingRefusal
+from launchers._kubernetes.runner.attempt_pods import AttemptPod, attempt_pods, pod_of_attempt
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.pod_watch import RETRY_FIRST_S, RETRY_LONGEST_S, PodWatch
 from launchers._kubernetes.state.pods import Pod, newest_first
@@ -77,43 +79,54 @@ def read_log(cluster: Cluster, job: Job, pods: list[Pod], node: int, attempt: in
     """
     of_node = node_pods(pods, node)
     started = [pod for pod in of_node if pod.started]
-    chosen = started[-1:] if attempt is None else _of_attempt(started, attempt)
-    if not chosen:
-        raise _no_log(job, of_node, node, attempt)
-    position = LogPosition()
+    known: list[AttemptPod] = []
+    chosen = started[-1] if started else None
+    if attempt is not None:
+        known = attempt_pods(started, lambda pod: _lines_if_any(cluster, pod))
+        chosen = pod_of_attempt(known, attempt)
+    if chosen is None:
+        raise _no_log(job, of_node, node, attempt, known)
     try:
-        with cluster.log(chosen[0].name, chosen[0].container.name, follow=False) as stream:
-            for line in stream.lines():
-                text = position.take(line)
-                if text is not None:
-                    yield text
+        yield from _lines(cluster, chosen)
     except (NoLogYet, ObjectNotFound) as error:
-        raise _no_log(job, of_node, node, attempt) from error
+        raise _no_log(job, of_node, node, attempt, known) from error
 
 
-def _of_attempt(pods: list[Pod], attempt: int) -> list[Pod]:
-    """The pod that ran this attempt: a pod's verdict has the last attempt of its agent."""
-    for pod in pods:
-        last = pod.verdict.attempt if pod.verdict is not None else None
-        if (last is not None and attempt <= last) or (last is None and pod is pods[-1]):
-            return [pod]
-    return []
+def _lines(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    position = LogPosition()
+    with cluster.log(pod.name, pod.container.name, follow=False) as stream:
+        for line in stream.lines():
+            text = position.take(line)
+            if text is not None:
+                yield text
 
 
-def _no_log(job: Job, pods: list[Pod], node: int, attempt: int | None) -> NotFoundError:
-    known = sorted({pod.verdict.attempt for pod in pods if pod.verdict and pod.verdict.attempt is not None})
+def _lines_if_any(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    try:
+        yield from _lines(cluster, pod)
+    except (NoLogYet, ObjectNotFound):
+        return
+
+
+def _no_log(
+    job: Job, pods: list[Pod], node: int, attempt: int | None, known: list[AttemptPod]
+) -> NotFoundError:
     which = "" if attempt is None else f" in attempt {display_number(attempt)}"
     existing = ", ".join(f"{pod.name} ({pod.phase})" for pod in pods) or "none"
+    numbers = sorted({number for found in known for number in range(found.first, found.last + 1)})
     attempts = (
-        f"; of attempts {', '.join(str(display_number(index)) for index in known)}"
-        if known and attempt is not None
-        else ""
+        f"; of attempts {', '.join(str(display_number(number)) for number in numbers)}" if known else ""
     )
+    gone = f"; the pod of attempt {display_number(attempt)} is gone" if _is_gone(attempt, numbers) else ""
     return NotFoundError(
         f"node {node} has no pod with a log{which}",
-        cause=f"its pods: {existing}{attempts}",
+        cause=f"its pods: {existing}{attempts}{gone}",
         hint=f"{job.kubectl('get pods')}; the whole logs are on the run volume",
     )
+
+
+def _is_gone(attempt: int | None, known: list[int]) -> bool:
+    return attempt is not None and bool(known) and attempt < known[-1]
 
 
 def node_pods(pods: list[Pod], node: int) -> list[Pod]:
@@ -137,7 +150,7 @@ class NodeLogFollower:
     def lines(self) -> Iterator[str]:
         """Yield lines from the newest pod that has started on."""
         idle, unreachable = Backoff(FIRST_S, LONGEST_S), Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
-        first = True
+        first, refusal = True, LastingRefusal()
         while not self._pod_watch.stopped:
             changes = self._pod_watch.count
             try:
@@ -149,7 +162,10 @@ class NodeLogFollower:
                 if not unread and self._over():
                     return
                 unreachable.reset()
-            except Unreachable:
+                refusal.reset()
+            except (Unreachable, Forbidden) as error:
+                if isinstance(error, Forbidden) and refusal.believed():
+                    raise
                 self._pod_watch.wait(changes, unreachable.wait_s)
                 unreachable.grow()
                 continue
@@ -164,12 +180,14 @@ class NodeLogFollower:
     def _follow(self, pod: Pod) -> Iterator[str]:
         """Yield one pod's output until its container has ended or the pod is deleted."""
         position, unreachable = LogPosition(), Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
+        refusal = LastingRefusal()
         while not self._pod_watch.stopped:
             ended = self._has_ended(pod)
             changes = self._pod_watch.count
             try:
                 with self._cluster.log(pod.name, pod.container.name, True, position.since) as stream:
                     position.resume()
+                    refusal.reset()
                     for line in stream.lines():
                         text = position.take(line)
                         if text is not None:
@@ -179,7 +197,9 @@ class NodeLogFollower:
                 break
             except NoLogYet:
                 pass
-            except Unreachable:
+            except (Unreachable, Forbidden) as error:
+                if isinstance(error, Forbidden) and refusal.believed():
+                    raise
                 self._pod_watch.wait(changes, unreachable.wait_s)
                 unreachable.grow()
                 continue
@@ -192,6 +212,6 @@ class NodeLogFollower:
     def _has_ended(self, pod: Pod) -> bool:
         try:
             found = next((other for other in self._pods() if other.uid == pod.uid), None)
-        except Unreachable:
+        except (Unreachable, Forbidden):
             return False
         return found is None or found.ended

@@ -76,10 +76,21 @@ class JobRecord:
         if not self.run.cancel_request.exists():
             write_bytes_atomic(self.run.cancel_request, b"cancel\n")
 
-    def write_end(self, handle: JobHandle, state: JobState, verdict: Verdict | None) -> None:
-        """Record how the job has ended, for the time after its objects; a failure also as agents write it."""
+    def resume_command(self, more_memory: str = "") -> str:
+        """The command that continues the run; `more_memory`: with this --mem."""
+        return f"dist-train resume {self.run.path}" + (f" --mem {more_memory}" if more_memory else "")
+
+    def write_end(
+        self, handle: JobHandle, state: JobState, verdict: Verdict | None, more_memory: str = ""
+    ) -> None:
+        """Record how the job has ended, for the time after its objects; a failure also as agents write it.
+
+        Args:
+            more_memory: of a run that was out of memory, the next --mem.
+        """
         if verdict is not None and verdict.failure is not None and state.phase == "failed":
-            write_failure(self.run, _with_local_commands(verdict.failure, self.run))
+            resume = self.resume_command(more_memory)
+            write_failure(self.run, _with_local_commands(verdict.failure, self.run, resume))
         if verdict is not None and verdict.result is not None and state.phase == "done":
             write_json_atomic(self.run.result, verdict.result)
         write_json_atomic(self._ended, {"handle": handle.text, "state": asdict(state)})
@@ -112,9 +123,9 @@ class JobRecord:
         return self.run.control / "cluster.json"
 
 
-def _with_local_commands(failure: Failure, run: RunDir) -> Failure:
+def _with_local_commands(failure: Failure, run: RunDir, resume: str) -> Failure:
     """Replace the agent's hints, which name the run's path in the pods, by commands for this machine."""
-    hints = [f"dist-train resume {run.path}"]
+    hints = [resume]
     if failure.rank is not None:
         hints.insert(0, f"dist-train logs {run.path} --rank {failure.rank}")
     log = None if failure.log is None else f"{failure.log} (on the run volume)"

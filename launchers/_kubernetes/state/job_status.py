@@ -10,8 +10,10 @@ from dist_train.jobs import JobState
 from launchers._kubernetes.state import job_result, pending_reason
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.job_snapshot import JobSnapshot
+from launchers._kubernetes.state.out_of_memory import name_memory_limit, oom_killed, suggested_memory
 from launchers._kubernetes.state.pod_reasons import pod_reason
-from launchers._kubernetes.state.pods import Pod, newest_first, newest_of_nodes
+from launchers._kubernetes.state.pods import Pod, newest_first, newest_generation, newest_of_nodes
+from launchers._kubernetes.state.reason_kind import reason_kind, reason_kinds
 from launchers._kubernetes.state.verdict import Verdict, read_verdict
 
 SOURCE = "API server"
@@ -25,11 +27,21 @@ class JobStatus:
 
     state: JobState
     verdict: Verdict | None = None
+    # Where a pod of a failed job was out of memory: the next --mem.
+    more_memory: str = ""
+
+    @property
+    def kind(self) -> JobStatus:
+        """This status without what changes while its reason stays, to compare it with another."""
+        state, detail = self.state, reason_kind(self.state.detail)
+        kinds = (reason_kinds(state.next), reason_kinds(state.nodes))
+        return replace(self, state=replace(state, detail=detail, next=kinds[0], nodes=kinds[1]))
 
     def to_text(self) -> str:
         """Serialise to JSON: TorchX passes it on as its `structured_error_msg`."""
         verdict = None if self.verdict is None else self.verdict.to_record()
-        return json.dumps({"state": asdict(self.state), "verdict": verdict})
+        record = {"state": asdict(self.state), "verdict": verdict, "more_memory": self.more_memory}
+        return json.dumps(record)
 
     @classmethod
     def from_text(cls, text: str) -> JobStatus:
@@ -38,7 +50,7 @@ class JobStatus:
         state = record["state"]
         lists = {name: tuple(state[name]) for name in ("next", "nodes")}
         verdict = None if record["verdict"] is None else read_verdict(json.dumps(record["verdict"]))
-        return cls(JobState(**{**state, **lists}), verdict)
+        return cls(JobState(**{**state, **lists}), verdict, record["more_memory"])
 
 
 def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobStatus | None:
@@ -50,7 +62,8 @@ def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobS
     if snapshot.job_object is None and not snapshot.pods:
         return None
     known = _known(snapshot.pods, seen)
-    verdict = job_result.newest_verdict(known)
+    out_of_memory = oom_killed(newest_generation(known))
+    verdict = name_memory_limit(job_result.newest_verdict(known), out_of_memory)
     if snapshot.job_object is None and _are_orphans(snapshot.pods):
         over = all(pod.ended for pod in newest_of_nodes(snapshot.pods).values())
         state = (
@@ -64,7 +77,8 @@ def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobS
         state = job_result.final_state(job, snapshot.job_object, known, verdict)
     else:
         state = pending_reason.active_state(job, snapshot)
-    return JobStatus(replace(state, nodes=_node_lines(snapshot)), verdict)
+    more = suggested_memory(out_of_memory) if state.phase == "failed" else ""
+    return JobStatus(replace(state, nodes=_node_lines(snapshot)), verdict, more)
 
 
 def _are_orphans(pods: Iterable[Pod]) -> bool:

@@ -9,6 +9,7 @@ from launchers._kubernetes.state.job_object import JobObject
 from launchers._kubernetes.state.job_snapshot import JobSnapshot
 from launchers._kubernetes.state.pod_reasons import end_reason, pod_reason, root_cause_of
 from launchers._kubernetes.state.pods import Pod, newest_generation, newest_of_nodes
+from launchers._kubernetes.state.queue_hints import queue_hint
 
 _SOURCE = "API server"
 
@@ -125,9 +126,8 @@ def _suspended(job: Job, snapshot: JobSnapshot, job_object: JobObject, phase: Ph
     if job_object.queue:
         notes = snapshot.notes[:2] or (job_object.message or "the queue has not admitted it yet",)
         show = job.kubectl("get workloads.kueue.x-k8s.io -o wide")
-        return JobState(
-            phase, _SOURCE, _join(f"suspended in the queue {job_object.queue}", *notes), next=(show,)
-        )
+        head, hint = f"suspended in the queue {job_object.queue}", queue_hint(notes)
+        return JobState(phase, _SOURCE, _join(head, *notes, hint), next=(show,))
     change = '{"spec":{"suspend":false}}'
     start = job.kubectl(f"patch {job.api_kind.full_name} {job.name} --type merge -p '{change}'")
     return JobState(phase, _SOURCE, "it is suspended, and no queue will start it", next=(start,))

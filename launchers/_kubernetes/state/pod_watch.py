@@ -10,6 +10,7 @@ from dist_train.jobs.polling import Backoff
 from launchers._kubernetes.api.api_errors import Expired, Forbidden, MissingApi
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.api.kinds import POD
+from launchers._kubernetes.api.lasting_refusal import LastingRefusal
 from launchers._kubernetes.manifest.names import RUN_LABEL
 from launchers._kubernetes.state.pods import Pod, read_pod
 
@@ -65,10 +66,10 @@ def watch_pods(cluster: Cluster, run_label: str, pod_watch: PodWatch) -> None:
     """Record every change of the run's pods until `pod_watch` is stopped; for a thread.
 
     After an expired version (410) the pods are listed again; an unreachable server is tried again with
-    back-off; without the right to watch, the thread ends.
+    back-off, and so is a 403; after one that lasts, the thread ends.
     """
     selector = f"{RUN_LABEL}={run_label}"
-    backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
+    backoff, refusal = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S), LastingRefusal()
     version = ""
     while not pod_watch.stopped:
         try:
@@ -79,10 +80,16 @@ def watch_pods(cluster: Cluster, run_label: str, pod_watch: PodWatch) -> None:
                 version = listing.version
             version = _watch(cluster, selector, version, pod_watch)
             backoff.reset()
+            refusal.reset()
         except Expired:
             version = ""
-        except (Forbidden, MissingApi):
+        except MissingApi:
             return
+        except Forbidden:
+            if refusal.believed():
+                return
+            pod_watch.wait(pod_watch.count, backoff.wait_s)
+            backoff.grow()
         except UnavailableError:
             pod_watch.wait(pod_watch.count, backoff.wait_s)
             backoff.grow()

@@ -14,9 +14,10 @@ from typing import Self
 
 import yaml
 
+from cluster.api.errors import ApiError
 from cluster.api.pod_security import PodSecurity
 from cluster.api.requests import Request
-from cluster.api.rules import Rules
+from cluster.api.rules import Rule, Rules
 from cluster.api.server import ApiServer
 from cluster.api.store import Store
 from cluster.controllers.garbage_collection import GarbageCollector, PodCollector, TtlController
@@ -181,8 +182,15 @@ class ControlPlane:
         """Stop the API server: connections are closed, new ones refused; pods keep running."""
         self.api.stop()
 
-    def up(self) -> None:
-        """Start the API server again, on the same port with the same objects."""
+    def up(self, refused: int = 0) -> None:
+        """Start the API server again, on the same port with the same objects.
+
+        Args:
+            refused: how many requests get 403 at first: a real one (1.36) refuses everybody for a moment,
+                until its authorizer has read the roles.
+        """
+        if refused:
+            self.rules.add(Rule("*", "*", error=ApiError(403, "Forbidden", ""), left=refused))
         self.api.start()
         self.store.poke()
 

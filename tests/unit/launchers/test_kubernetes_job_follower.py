@@ -17,6 +17,7 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.failure import read_failure
 from dist_train.rundir.outcome_text import RULE
 from dist_train.rundir.result import read_result
+from launchers._kubernetes.api import lasting_refusal as refusal_module
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.runner import pod_logs as logs_module
 from launchers._kubernetes.state import pod_watch as watch_module
@@ -276,7 +277,28 @@ class TestWatch:
         watch_pods(Cluster.open(None, "default"), "digits-1f", pod_watch)
         assert self.names(pod_watch) == ["a"]
 
-    def test_without_the_right_to_watch_the_thread_ends(self, api: Api) -> None:
+    @pytest.mark.parametrize("refused", ["list", "watch"])
+    def test_a_403_of_a_moment_is_tried_again(self, api: Api, refused: str) -> None:
+        """The API server sends some after its own restart, while its authorizer has no roles yet."""
+        pod_watch = PodWatch()
+        put(api, running("a", 0))
+        rbac = f'pods is forbidden: User "me" cannot {refused} resource "pods" in API group ""'
+
+        def last() -> Iterator[Body]:
+            yield {"type": "ADDED", "object": running("b", 1)}
+            pod_watch.stop()
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+
+        if refused == "list":
+            api.answer("GET", PODS, 403, status_object(403, rbac, "Forbidden"), times=3)
+            api.watches = [last()]
+        else:
+            api.watches = [status_object(403, rbac, "Forbidden")] * 3 + [last()]
+        watch_pods(Cluster.open(None, "default"), "digits-1f", pod_watch)
+        assert self.names(pod_watch) == ["a", "b"]
+
+    def test_a_403_that_lasts_ends_the_thread(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         api.refuse("GET", PODS, 403, 'cannot watch resource "pods"', "Forbidden")
+        monkeypatch.setattr(refusal_module, "BELIEVED_AFTER_S", 0.3)
         watch_pods(Cluster.open(None, "default"), "digits-1f", PodWatch())
-        assert len(api.requests) == 1
+        assert 2 <= len(api.requests) <= 10

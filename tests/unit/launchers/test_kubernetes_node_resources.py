@@ -120,6 +120,27 @@ def test_a_first_try_on_cpu_fits_a_small_cluster(job: Job) -> None:
     assert found["limits"] == {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "4Gi"}
 
 
+def test_with_kueue_no_disk_is_requested_unless_given(job: Job) -> None:
+    """A ClusterQueue that does not cover every requested resource never admits the job."""
+    for spec in (job(), job(device="cuda")):
+        found = container(spec, queue="gold")["resources"]
+        assert "ephemeral-storage" not in {**found["requests"], **found["limits"]}
+    given = container(job(), queue="gold", resource=("ephemeral-storage=2Gi",))["resources"]
+    assert given["requests"]["ephemeral-storage"] == given["limits"]["ephemeral-storage"] == "2Gi"
+    volcano = container(job(), queue="gold", kind="volcano")["resources"]
+    assert volcano["limits"]["ephemeral-storage"] == "4Gi", "the queue of --kind volcano is not Kueue's"
+
+
+@pytest.mark.parametrize("queue", [None, "gold"])
+def test_disk_can_be_left_out(job: Job, queue: str | None) -> None:
+    given: dict[str, object] = {"queue": queue, "resource": ("ephemeral-storage=none", "rdma/ib=1")}
+    found = container(job(), **given)["resources"]
+    assert "ephemeral-storage" not in {**found["requests"], **found["limits"]}
+    assert found["limits"]["rdma/ib"] == "1"
+    volumes = {volume["name"]: volume for volume in pod(job(), **given)["volumes"]}
+    assert volumes["tmp"]["emptyDir"] == {"sizeLimit": "4Gi"}, "one run does not fill the machine's disk"
+
+
 def test_given_amounts_are_requested_whole(job: Job) -> None:
     spec = job(resources=(("mem", "3G"), ("cpus_per_gpu", "2")))
     found = container(spec, resource=("ephemeral-storage=2Gi",))["resources"]

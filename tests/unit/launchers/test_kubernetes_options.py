@@ -150,6 +150,7 @@ def test_lists_are_name_value_pairs_or_a_mapping_of_the_config() -> None:
         ({"resource": ("rdma/ib=many",)}, "expected a count or an amount"),
         ({"resource": ("rdma/ib=-1",)}, "expected a count or an amount"),
         ({"resource": ("rdma/ib=1.5",)}, "devices come in whole numbers"),
+        ({"resource": ("rdma/ib=none",)}, "only ephemeral-storage can be none"),
         ({"resource": ("a b=1",)}, "is not of the form name or domain/name"),
         ({"resource": ("rdma/ib=1", "rdma/ib=2")}, "rdma/ib is given twice: 1 and 2"),
         ({"node_selector": ("gpu",)}, "not of the form NAME=VALUE"),

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from kubernetes_bodies import ended, job, pod, running, verdict
-from kubernetes_stand_ins import DIGITS, JOBS, Api, Log, put
+from kubernetes_stand_ins import DIGITS, JOBS, PODS, Api, Log, put
 
 from dist_train.errors import NotFoundError
 from dist_train.rundir import RunDir
+from dist_train.rundir.attempt_lines import begin_line, restart_line
+from dist_train.rundir.failure import Failure
 from launchers._kubernetes.runner import pod_logs as module
 from launchers._kubernetes.runner.pod_logs import LogPosition
 from launchers._kubernetes.state import pod_watch as watch_module
@@ -88,11 +90,36 @@ class TestOnce:
         assert read(rank=0, attempt=0) == read(rank=0, attempt=1) == ["attempts 0 and 1"]
         assert read(rank=0, attempt=2) == ["attempt 2"]
 
+    def test_an_attempt_whose_pod_was_killed_without_a_verdict(self, api: Api, read: Read) -> None:
+        put(api, ended("a1", 0, 137, **OLD), running("a2", 0))
+        begins = f"[dist-train digits-0] {begin_line(1, 20)}"
+        api.logs = {"a1": Log([at(1, "the first")]), "a2": Log([at(2, begins), at(3, "the second")])}
+        assert read(rank=0, attempt=0) == ["the first"]
+        assert read(rank=0, attempt=1) == [begins, "the second"]
+
+    def test_attempts_that_one_agent_has_run(self, api: Api, read: Read) -> None:
+        """Ranks that are started again in their pod: its log has several attempts."""
+        put(api, ended("a1", 0, 137, **OLD), running("a2", 0))
+        killed = Failure("rank", "signal", 0, 0, 0, exit_code=137, message="killed by SIGKILL")
+        again = f"[dist-train digits-0] {restart_line(1, None, killed, 'restart 1 of 3')}"
+        begins = f"[dist-train digits-0] {begin_line(2, 20)}"
+        api.logs = {"a1": Log([at(1, "one"), at(2, again)]), "a2": Log([at(3, begins)])}
+        assert read(rank=0, attempt=0) == read(rank=0, attempt=1) == ["one", again]
+        assert read(rank=0, attempt=2) == [begins]
+
+    @pytest.mark.parametrize("over", [False, True])
+    def test_an_attempt_whose_pod_is_gone(self, api: Api, read: Read, over: bool) -> None:
+        put(api, ended("a2", 0, 1, verdict(1, attempt=1)) if over else running("a2", 0))
+        api.logs = {"a2": Log([at(2, f"[dist-train digits-0] {begin_line(1, 20)}")])}
+        with pytest.raises(NotFoundError, match="node 0 has no pod with a log in attempt 1") as caught:
+            read(rank=0, attempt=0)
+        assert "the pod of attempt 1 is gone" in str(caught.value.cause)
+
     def test_a_missing_attempt(self, api: Api, read: Read) -> None:
         put(api, ended("a1", 0, 1, verdict(1, attempt=1)))
         with pytest.raises(NotFoundError, match="no pod with a log in attempt 3") as caught:
             read(rank=0, attempt=2)
-        assert "of attempts 2" in str(caught.value.cause)
+        assert "of attempts 1, 2" in str(caught.value.cause)
 
     def test_no_pod_has_started(self, api: Api, read: Read) -> None:
         put(api, pod("a", 0))
@@ -241,6 +268,26 @@ class TestFollowed:
         during(work)
         assert read(rank=0, follow=True) == ["before", "after"]
         assert away.is_set()
+
+    @pytest.mark.parametrize("path", [f"{PODS}.*/log", ".*"])
+    def test_a_403_of_a_moment_repeats_nothing_and_loses_nothing(
+        self, api: Api, read: Read, during: Callable[[Callable[[], None]], None], path: str
+    ) -> None:
+        api.put(f"{JOBS}/digits", job())
+        put(api, running("a", 0))
+        api.logs = {"a": Log([at(1, "before"), at(2, "after")], ended=False, cut=1)}
+
+        def work() -> None:
+            while api.logs["a"].cut is not None:
+                time.sleep(0.01)
+            api.refuse("GET", path, 403, 'User "me" cannot get resource "pods"', "Forbidden")
+            time.sleep(0.3)
+            api.responses.clear()
+            self.finish(api, ended("a", 0, 0, verdict(0)))
+            self.write(api, "a", end=True)
+
+        during(work)
+        assert read(rank=0, follow=True) == ["before", "after"]
 
     def test_a_pending_job_is_waited_for(self, api: Api, read: Read) -> None:
         api.put(f"{JOBS}/digits", job())

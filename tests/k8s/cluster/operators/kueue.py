@@ -2,7 +2,9 @@
 
 https://kueue.sigs.k8s.io/docs/concepts/workload/
 https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/troubleshooting_jobs/
-Not emulated: ClusterQueues, flavors, quotas (the test sets whether there is capacity), other kinds.
+A ClusterQueue admits no workload that requests a resource which it does not cover (seen on Kueue 0.19).
+Not emulated: ClusterQueues as objects, flavors, quotas (the test sets whether there is capacity and which
+resources are covered), other kinds; the pods of a TrainJob, whose template is in its runtime.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ class Kueue:
 
     Attributes:
         full: why no workload is admitted; empty: there is capacity.
+        covered: the resources that the ClusterQueue covers; None: all.
     """
 
     store: Store
     full: str = ""
+    covered: tuple[str, ...] | None = None
 
     def queue(self, name: str, namespace: str = "default") -> None:
         """Create a LocalQueue."""
@@ -92,10 +96,20 @@ class Kueue:
         queue, namespace = _queue_of(job), job["metadata"]["namespace"]
         if self.store.find(LOCAL_QUEUES, namespace, queue) is None:
             self._mark_pending(workload, "Inadmissible", f"LocalQueue {queue} doesn't exist")
+        elif (uncovered := self._uncovered(job)) is not None:
+            why = f"couldn't assign flavors to pod set main: resource {uncovered} unavailable in ClusterQueue"
+            self._mark_pending(workload, "NoMatchingFlavor", why)
         elif self.full:
             self._mark_pending(workload, "Pending", self.full)
         else:
             self._admit_workload(job, workload)
+
+    def _uncovered(self, job: Manifest) -> str | None:
+        """A resource that the job's pods request and the ClusterQueue does not cover."""
+        if self.covered is None:
+            return None
+        requested = {name for template in _templates(job) for name in _requests(template)}
+        return min(requested - set(self.covered), default=None)
 
     def _mark_pending(self, workload: Manifest, reason: str, why: str) -> None:
         self._update(workload, lambda obj: _set(obj, "QuotaReserved", "False", reason, why))
@@ -140,6 +154,19 @@ class Kueue:
     def _update(self, workload: Manifest, change: Callable[[Manifest], None]) -> None:
         metadata = workload["metadata"]
         self.store.update(WORKLOADS, metadata["namespace"], metadata["name"], change)
+
+
+def _templates(job: Manifest) -> list[Manifest]:
+    """The pod templates of a Job or a JobSet."""
+    spec = job["spec"]
+    jobs = [entry["template"]["spec"] for entry in spec.get("replicatedJobs") or ()]
+    return [found["template"] for found in (*jobs, spec) if "template" in found]
+
+
+def _requests(template: Manifest) -> set[str]:
+    """The names of what the containers request; a limit alone is a request too."""
+    resources = [container.get("resources") or {} for container in template["spec"]["containers"]]
+    return {name for each in resources for kind in ("requests", "limits") for name in each.get(kind) or {}}
 
 
 def _queue_of(job: Manifest) -> str:
