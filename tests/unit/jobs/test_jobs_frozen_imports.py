@@ -24,6 +24,18 @@ kept = Mine()
 print("sees", "Mine" in [type(found).__name__ for found in gc.get_objects()])
 os._exit(41)
 """
+# At the end of the process: the object is in a cycle, and the module's functions hold its globals.
+ENDS = """
+import os, sys
+class Mine:
+    def __init__(self):
+        self.cycle = self
+    def __del__(self, write=os.write):
+        write(1, b"finalized\\n")
+kept = Mine()
+def net(): sys.exit("left")
+data = net
+"""
 STATES = """
 import gc
 from dist_train.jobs.frozen_imports import frozen_imports, without_collector
@@ -65,3 +77,11 @@ def test_a_config_rank_exempts_torch_and_nothing_of_the_users(tmp_path: Path) ->
     done = run("-m", "dist_train.entrypoint", "run.yaml", "--folder", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 41, done.stderr
     assert done.stdout.splitlines() == ["collector True frozen True", "sees False", "sees True"], done.stderr
+
+
+def test_what_a_config_ranks_module_keeps_is_finalized_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ENDS)
+    (tmp_path / "run.yaml").write_text(textwrap.dedent(CONFIG))
+    done = run("-m", "dist_train.entrypoint", "run.yaml", "--folder", str(tmp_path), cwd=tmp_path)
+    assert "left" in done.stderr
+    assert done.stdout.splitlines() == ["finalized"], done
