@@ -18,7 +18,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -27,9 +27,11 @@ from dist_train.testing.required_components import apt_may_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
-# pytest workers per group; a group of tests that start many processes runs one test at a time.
-GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 0, "slurm": 4, "k8s": 4}
+# pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
+GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 2, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
+# As in pyproject.toml, where it is for those who call pytest.
+DEFAULT = "not proof and not soak and not gpu"
 # Proofs and soaks check time bounds, so fewer at once.
 LONG_WORKERS = 3
 # Far above what any group needs: a hang must end, even if pytest hangs.
@@ -71,23 +73,32 @@ def main() -> int:
         outcomes += [check(name, words) for name, words in checks().items()]
     if not options.lint:
         install_debian_packages()
-        names, words = chosen(options.fast, options.long)
+        names, marked = chosen(options.fast, options.long)
         most = LONG_WORKERS if options.long else max(GROUPS.values())
-        words += options.pytest_args
-        outcomes += [group(name, words, min(GROUPS[name], most)) for name in names]
+        for name in names:
+            outcomes += parts_of(name, marked, options.pytest_args, min(GROUPS[name], most))
         if not options.fast and options.long is None:
             outcomes.append(gpu_tests(options.pytest_args, needed=False))
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
-def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], list[str]]:
-    """The groups to run, and the pytest arguments that select their tests."""
+def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], str]:
+    """The groups to run, and the expression of markers that selects their tests."""
     if long is not None:
-        return [name for name in GROUPS if has_marked(name, long)], ["-m", long]
+        return [name for name in GROUPS if has_marked(name, long)], long
     if fast:
-        return FAST, ["-m", "not multiprocess and not proof and not soak"]
-    return tuple(GROUPS), []
+        return FAST, "not multiprocess and not proof and not soak"
+    return tuple(GROUPS), DEFAULT
+
+
+def parts_of(name: str, marked: str, pytest_args: Sequence[str], workers: int) -> list[Outcome]:
+    """Run one folder of tests: several at a time, then those with the marker `alone` one after the other."""
+    if not has_marked(name, "alone"):
+        return [group(name, ["-m", marked, *pytest_args], workers)]
+    shared = group(name, ["-m", f"({marked}) and not alone", *pytest_args], workers)
+    alone = group(name, ["-m", f"({marked}) and alone", *pytest_args], 0)
+    return [shared, replace(alone, name=f"{name} alone")]
 
 
 def checks() -> dict[str, list[str]]:
@@ -120,7 +131,9 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}", *words]
-        code, seconds = timed([*argv, *(["-n", str(workers)] if workers else [])])
+        # Tests of one xdist_group share a fixture that takes long: they run in one worker.
+        at_once = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
+        code, seconds = timed([*argv, *at_once])
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
 
 
@@ -200,9 +213,9 @@ def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
     print()
     for outcome in outcomes:
         word = "ok  " if outcome.good else "FAIL"
-        print(f"{word}  {outcome.name:<14} {outcome.seconds:7.1f} s  {outcome.summary}")
+        print(f"{word}  {outcome.name:<18} {outcome.seconds:7.1f} s  {outcome.summary}")
     bad = sum(not outcome.good for outcome in outcomes)
-    print(f"{'FAIL' if bad else 'ok  '}  {'all':<14} {total_s:7.1f} s", flush=True)
+    print(f"{'FAIL' if bad else 'ok  '}  {'all':<18} {total_s:7.1f} s", flush=True)
 
 
 if __name__ == "__main__":

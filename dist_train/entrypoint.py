@@ -15,6 +15,7 @@ from pathlib import Path
 from dist_train.config.load import load_config
 from dist_train.env import WorkerEnv
 from dist_train.errors import DistTrainError, ExitCode, Preempted
+from dist_train.jobs.frozen_imports import frozen_imports
 from dist_train.rundir.directory import RunDir
 
 
@@ -46,8 +47,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(path: Path) -> None:
     config = load_config(path).config
-    from dist_train.resilience.session import init
-    from dist_train.trainer.run_training import set_up_process, train
+    # Before anything of the user's is imported: these are objects for the life of the process.
+    with frozen_imports():
+        import torch._dynamo  # noqa: F401 - every optimizer of torch imports it: here it takes less
+
+        from dist_train.resilience.session import init
+        from dist_train.trainer.run_training import set_up_process, train
 
     set_up_process(config)
     worker = WorkerEnv.from_env()

@@ -23,6 +23,7 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.workers.graceful_stop import GracefulStop, wait_for_signals
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ConfigError, DistTrainError, ExitCode, Preempted
+from dist_train.jobs.frozen_imports import frozen_imports
 from dist_train.rundir.attempt_lines import begin_line, restart_line
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.failure import Failure, read_failure
@@ -80,8 +81,9 @@ class Node:
                     lambda: self._on_signal(CANCEL),
                 )
             # torch is imported only now: the other nodes can connect meanwhile.
-            from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
-            from dist_train.agent.workers.elastic_agent import NodeAgent, run_agent
+            with frozen_imports():
+                from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
+                from dist_train.agent.workers.elastic_agent import NodeAgent, run_agent
 
             def begin(start: Start) -> None:
                 self._attempt = start.attempt

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import start
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.alone]
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits.yaml"
 
 

@@ -28,7 +28,7 @@ from dist_train.cli.verbs.launch import make_command
 from dist_train.testing.leak_check import GRACE_S, MARKER
 from dist_train.testing.process_tree import describe, end, with_environ
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.xdist_group("wheel")]
 
 # Placeholders -> what replaces them here.
 STANDS_FOR = {

@@ -16,7 +16,7 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.records import read_json
 from dist_train.testing import launch_cli
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300), pytest.mark.xdist_group("same_bits")]
 SHAPES = {"W=3": (1, 3), "2x2": (2, 2)}
 STEPS = 46  # both workloads
 EVERY = 7

@@ -9,7 +9,7 @@ import pytest
 from dist_train.testing import CliTimedOut, launch_cli
 from dist_train.testing.process_tree import pid_is_alive
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.alone]
 
 
 def test_a_deadline_ends_the_command_its_agents_and_its_ranks(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dist_train.rundir.stop_file import StopFile
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300)]
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 
 # The user's own module: float64 throughout, so that only a wrong weight can be seen.
 MODULE = '''

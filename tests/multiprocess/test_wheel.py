@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from installed_wheel import Installed
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.xdist_group("wheel")]
 
 LAUNCH = ("--nodes", "2", "--gpus-per-node", "1", "--device", "cpu")
 
