@@ -23,6 +23,12 @@ from dist_train.rundir.events import read_events
 from dist_train.rundir.result import Result, read_result
 from dist_train.testing import CliResult, launch_cli
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one of two workers ends with them while the other has nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 WORKLOADS = Path(__file__).parent / "workloads"
 
 
