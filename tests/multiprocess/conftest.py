@@ -23,6 +23,16 @@ from dist_train.rundir.events import read_events
 from dist_train.rundir.result import Result, read_result
 from dist_train.testing import CliResult, launch_cli
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one of two workers ends with them while the other has nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        # Two run at a time: a hang ends later than where one does. Asserted times are in the tests.
+        if item.get_closest_marker("multiprocess") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(240))
+
+
 WORKLOADS = Path(__file__).parent / "workloads"
 
 

@@ -204,7 +204,7 @@ def run_command(one: Written, installed: Installed, folder: Path, place: Path) -
     limits="those for a cluster with `--dry-run`, those for GPUs parsed",
 )
 @pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)  # the first waits for all of them
 @pytest.mark.parametrize("one", RUN, ids=str)
 def test_it_runs(one: Written, ended: dict[Written, Ended]) -> None:
     assert (ended[one].code, ended[one].left) == (0, []), (

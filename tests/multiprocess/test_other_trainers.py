@@ -20,7 +20,12 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.records import read_json
 from dist_train.testing.plugin import require
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.proof, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.proof,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("other_trainers"),
+]
 ROOT = Path(__file__).resolve().parents[2]
 PINS = ROOT / ".ci" / "other-trainers.txt"
 SCRIPTS = Path(__file__).parent / "other_trainers"

@@ -79,6 +79,7 @@ LONGER = [pytest.param(*words, marks=pytest.mark.proof) for words in COMBINATION
     limits="3 ranks and 2 nodes x 2 ranks, three of the four runs by `make proof`; on CUDA only with "
     "`deterministic: same_world_size`, not run",
 )
+@pytest.mark.slow
 @pytest.mark.parametrize(("workload", "shape", "seed"), [COMBINATIONS[0], *LONGER])
 def test_ranks_killed_at_random_steps(  # type: ignore[no-untyped-def]
     tmp_path: Path, undisturbed, workload: str, shape: str, seed: int

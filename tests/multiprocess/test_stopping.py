@@ -23,6 +23,7 @@ LONG = (WORKLOADS / "text.yaml", "trainer.steps=200", "checkpoint.every_steps=50
 @pytest.mark.proves(
     "Ctrl-C saves where it stands (130); the resumed run has the same bits",
 )
+@pytest.mark.slow
 def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     undisturbed = start(tmp_path, "base", *SHAPE, *LONG)
     run = RunDir(tmp_path / "runs" / "stopped")

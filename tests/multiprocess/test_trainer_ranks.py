@@ -232,6 +232,7 @@ def run_job(folder: Path, nodes: int, per_node: int, *changes: str, without: str
     "The loss of each of 100 steps is the same with one process and with 2 nodes x 2 ranks, within 1e-5",
     limits="float64",
 )
+@pytest.mark.slow
 def test_two_nodes_of_two_lose_what_one_process_loses(tmp_path: Path) -> None:
     one = run_job(tmp_path / "one", 1, 1)
     four = run_job(tmp_path / "four", 2, 2)
@@ -255,6 +256,7 @@ UNEVEN = (
     "Uneven and empty micro-batches, accumulation, clipping and evaluation give what one process gives",
     limits="float64, 1e-10",
 )
+@pytest.mark.slow
 def test_uneven_and_empty_shares_accumulated_and_clipped_match_one_process(tmp_path: Path) -> None:
     one = run_job(tmp_path / "one", 1, 1, *UNEVEN)
     for ranks in (2, 3):
