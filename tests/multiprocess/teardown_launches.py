@@ -2,8 +2,8 @@
 
     python teardown_launches.py FOLDER LAUNCHES
 
-Each rank trains one step, destroys its group and frees its model. In every tenth launch only the interpreter's
-own end frees it; the others end without that, which would take a second of CPU in each rank.
+Each rank trains one step, destroys its group, frees its model. In every tenth launch the interpreter's
+own end frees it; the others end without it, as it takes a second of CPU in each rank.
 Each launch is a line of the output; one that is not done in time is killed, and is the last.
 """
 
