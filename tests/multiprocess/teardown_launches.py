@@ -16,7 +16,7 @@ import torch._dynamo  # noqa: F401 -- DDP imports it: once here, not once in eve
 from teardown_rounds import one_round
 
 RANKS = 4
-LAUNCH_S = 30.0
+LAUNCH_S = 90.0
 
 
 def forked_ranks() -> list[int]:
@@ -52,7 +52,7 @@ if __name__ == "__main__":
         started = forked_ranks()
         if not started:
             model = one_round(f"{sys.argv[1]}/store-{number}")
-            if number % 10 == 0:
+            if number % 10 == 9:
                 break
             del model
             os._exit(0)
