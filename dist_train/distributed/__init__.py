@@ -10,8 +10,7 @@ control_group         `Control`: collectives for small values on a gloo group of
 keyed_exchange        exchange a small value by the store; name the ranks that do not come
 global_mean           `run.mean`: the mean over all samples of all ranks
 gather_rows           `run.gather`: the rows of all ranks' tensors
-process_group_lifetime  keep a group until DDP's reducers on it are freed, which could hang otherwise
-teardown, deadlines   destroy the groups without torch's hangs; bounds on start and end
+group_teardown        leave the groups without torch's hangs; bounds on start and end
 devices               choose and bind a rank's device
 device_map            record which GPU each rank computes on
 cuda_visible_devices  warn where a script has changed CUDA_VISIBLE_DEVICES

@@ -20,10 +20,10 @@ from dist_train.distributed.global_mean import Number, global_mean
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
 from dist_train.distributed.gradient_weights.gradients import Gradients
 from dist_train.distributed.gradient_weights.units import Loss, Units
+from dist_train.distributed.group_teardown.teardown import Teardown
 from dist_train.distributed.keyed_exchange import KeyedExchange
 from dist_train.distributed.loop_finite_check import LoopFiniteCheck
 from dist_train.distributed.seeding import RankSeeding
-from dist_train.distributed.teardown import Teardown
 from dist_train.env import RankInfo
 from dist_train.errors import NonFiniteError, NotFoundError
 from dist_train.rundir.directory import RunDir

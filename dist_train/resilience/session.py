@@ -15,10 +15,10 @@ from dist_train.distributed import devices
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.cuda_visible_devices import warn_if_changed
 from dist_train.distributed.device_map import record_devices
+from dist_train.distributed.group_teardown.teardown import Teardown, tear_down
 from dist_train.distributed.init_groups import ProcessGroups, init_groups
 from dist_train.distributed.run import Run, current
 from dist_train.distributed.seeding import RankSeeding, check_seed, seed_all
-from dist_train.distributed.teardown import Teardown, tear_down
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
 from dist_train.resilience.stop import StopFlag, StopVote

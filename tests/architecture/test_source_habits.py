@@ -20,7 +20,7 @@ MAY_WARN = {
     ROOT / "launchers" / "slurm.py",
     ROOT / "launchers" / "_slurm" / "sbatch_submission.py",
     ROOT / "launchers" / "_kubernetes" / "stderr_messages.py",
-    PACKAGE / "distributed" / "deadlines.py",
+    PACKAGE / "distributed" / "group_teardown" / "deadlines.py",
     PACKAGE / "resilience" / "watchdog.py",
 }
 

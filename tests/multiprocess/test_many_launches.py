@@ -1,6 +1,6 @@
 """Many launches in a row exit cleanly, although torch can deadlock when DDP is freed after its group.
 
-agent/workers/interpreter_exit.py keeps what would deadlock for ever; distributed/teardown.py frees DDP first.
+agent/workers/interpreter_exit.py keeps what would deadlock for ever; group_teardown frees DDP first.
 """
 
 from __future__ import annotations

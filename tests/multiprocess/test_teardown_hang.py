@@ -1,6 +1,6 @@
 """Torch can hang where DDP is freed after its process group; ranks of dist-train do not: control and cure.
 
-The scripts: teardown_rounds.py, teardown_launches.py. The cure: distributed/process_group_lifetime.py.
+The scripts: teardown_rounds.py, teardown_launches.py. The cure: distributed/group_teardown.
 """
 
 from __future__ import annotations

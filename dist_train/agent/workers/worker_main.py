@@ -25,7 +25,7 @@ from dist_train import env
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_signals import take_sigterm
-from dist_train.distributed.process_group_lifetime import keep_groups_once_torch_is_imported
+from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError
 from dist_train.jobs.parent_death_signal import end_with_parent
 

@@ -22,8 +22,8 @@ import torch
 import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dist_train.distributed import process_group_lifetime
-from dist_train.distributed.process_group_lifetime import (
+from dist_train.distributed.group_teardown import process_group_lifetime
+from dist_train.distributed.group_teardown.process_group_lifetime import (
     keep_groups_for_reducers,
     keep_groups_once_torch_is_imported,
     never_free_kept_groups,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dist_train.distributed.control_group import Control
-from dist_train.distributed.deadlines import bound_process_end, bounded_end
+from dist_train.distributed.group_teardown.deadlines import bound_process_end, bounded_end
 from dist_train.errors import ConfigError
 
 logger = logging.getLogger(__name__)
