@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-# Exit codes after which no restart helps: an exception of the script (the agent has decided already, also with
+# Exit codes after which no restart helps: an exception of the script (the agent has decided, also with
 # --restart-on any), wrong command line, no progress, cancelled, wrong configuration.
 FATAL = (
     ExitCode.EARLY_EXIT,
