@@ -136,7 +136,7 @@ class TestErrorResponses:
         assert error.exit_code == 69
 
     def test_403_may_be_a_namespace_that_does_not_exist(self, api: Api) -> None:
-        """An API server answers 403 for any namespace that the user may not read, also where it is not there."""
+        """An API server answers 403 for any namespace without rights in it, also where it is not there."""
         api.answer("GET", ".*", 403, status_object(403, 'cannot list resource "pods"', "Forbidden"))
         error = refused(lambda: Cluster.open(None, "nope").find(POD), Forbidden)
         assert "the server says the same where there is no namespace nope" in str(error.cause)

@@ -23,7 +23,7 @@ def test_while_the_machine_is_only_silent() -> None:
     assert found.detail.startswith("the training is complete; pod b: its machine gpu-1 does not answer")
 
 
-def test_while_the_pod_is_made_anew() -> None:
+def test_while_the_pod_is_recreated() -> None:
     """Its agent finds that the run is over, and leaves with 0."""
     lost: Body = ended("b", 1, 137, head={"creationTimestamp": "2026-11-21T09:00:00Z"})
     found = seen(job(), DONE, lost).state
