@@ -140,6 +140,21 @@ class KubernetesLauncher(Launcher):
             record.write_cancelled()
             self._cancelled_at[handle.text] = time.monotonic()
 
+    def left_after_end(self, handle: JobHandle, run_dir: str) -> str:
+        """The job object, which keeps the pods, their logs and all that it owns until --ttl."""
+        job, record = read_handle(handle), _record(run_dir)
+        if job is None:
+            return ""
+        try:
+            if self._session(handle, job, record).cluster().get(job.api_kind, job.name) is None:
+                return ""
+        except DistTrainError:
+            return ""
+        remove = job.kubectl(f"delete {job.api_kind.full_name} {job.name}")
+        until = "" if record.ttl is None else f" for {record.ttl} after the end (--ttl)"
+        what = f"its {job.api_kind.kind} {job.name} and what belongs to it"
+        return f"{what} stay in the cluster{until}; `{remove}` removes them"
+
     def wait(self, handle: JobHandle, run_dir: str) -> int:
         """Print node 0's log until the job ends; Ctrl-C raises Detached, and the job continues."""
         job, record = _job_of(handle), _record(run_dir)

@@ -134,6 +134,10 @@ class Launcher(ABC):
         """The run directory as the nodes see it, where this machine does not see it; None: it is the same."""
         return None
 
+    def left_after_end(self, handle: JobHandle, run_dir: str) -> str:
+        """What of an ended job is still in the cluster, and what removes it; empty where there is nothing."""
+        return ""
+
 
 def load_launcher(name: str) -> Launcher:
     """Import the launcher called `name`; raise ConfigError for an unknown one, or for no Launcher."""

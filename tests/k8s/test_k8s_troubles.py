@@ -140,6 +140,19 @@ class TestOutOfMemory:
         assert " --mem 4Gi" in followed.text
 
 
+class TestException:
+    def test_of_the_script_ends_the_job_at_once(self, scene: Scene) -> None:
+        message = "ValueError: no"
+        failure = Failure("rank", "exception", rank=1, node_rank=1, exit_code=1, message=message)
+        with scene.follow("raises") as followed:
+            for pod in scene.running():
+                found = termination_message(1, "an error of the program", pod.index, None, failure)
+                scene.plane.manual_kubelet.end(pod, 1, found)
+            assert followed.code() == 1, followed.text
+        assert scene.plane.job_result() == "Failed: PodFailurePolicy"
+        assert len(scene.plane.pods()) == 2, "none was started again"
+
+
 class TestEvicted:
     @pytest.mark.proof
     def test_by_its_machine_it_costs_no_restart(self, scene: Scene) -> None:

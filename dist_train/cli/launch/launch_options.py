@@ -75,7 +75,7 @@ def option_groups() -> list[OptionGroup]:
         ),
         _value(
             "--device",
-            help="auto: CPU where this machine has no GPU.  [default: auto]",
+            help="auto: cuda; here without a cluster, CPU if this machine has no GPU.  [default: auto]",
             type=OneOf(["auto", "cpu", "cuda"]),
         ),
         _value("-t", "--time", help="Time limit: MM, HH:MM:SS or D-HH:MM:SS.", metavar="TIME"),

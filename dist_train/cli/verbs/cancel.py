@@ -31,7 +31,8 @@ def cancel(run: str) -> int:
     name, state = opened.short_name, query_state(opened)
     if not is_active(opened, state) and not is_unknown(state):
         why = "no agent of it ever began" if never_began(opened, state) else _end_text(state)
-        click.echo(f"{name} has ended already: {why}")
+        left = opened.launcher.left_after_end(opened.handle, opened.run_dir)
+        click.echo(f"{name} has ended already: {why}{f'; {left}' if left else ''}")
         return int(ExitCode.OK)
     allowed_s = opened.spec.grace_s + _MARGIN_S
     click.echo(f"[dist-train] cancelling {name}: it saves and stops (at most {allowed_s:.0f} s)", err=True)

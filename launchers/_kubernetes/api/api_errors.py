@@ -13,6 +13,11 @@ from launchers._kubernetes.api.kinds import Kind
 # The text of RBAC; admission plugins (quota, Pod Security, webhooks) answer 403 with other texts.
 _RBAC_DENIED = re.compile(r"cannot (\w+) resource")
 
+# Its addition where a binding names a role that the authorizer has not read yet (or that is not there).
+_NO_ROLES_YET = re.compile(r"RBAC: .*not found")
+# The text of an admission plugin that has not read its objects since the server's start.
+_NOT_READY = "not yet ready to handle request"
+
 
 class Forbidden(UnavailableError):
     """This user lacks the permission (403 by RBAC)."""
@@ -121,11 +126,26 @@ def _forbidden(message: str, request: ApiRequest) -> DistTrainError:
     if _RBAC_DENIED.search(message) or not message or message == "Forbidden":
         verb = {"log": "get", "apply": "patch"}.get(request.verb, request.verb)
         resource = f"{request.kind.full_name}{' --subresource=log' if request.verb == 'log' else ''}"
+        cause = "the role of this user or service account lacks it; k8s/rbac.yaml has all that is needed"
+        hint = request.kubectl(f"auth can-i {verb} {resource} -n {request.namespace}")
+        if _NO_ROLES_YET.search(message):
+            cause, hint = (
+                f"the API server has just started, and has not read its roles; or {cause}",
+                (f"try again in a minute; {hint}"),
+            )
+        elif request.kind.namespaced:
+            cause += f"; the server says the same where there is no namespace {request.namespace}"
         return Forbidden(
             f"you have no right to {verb} {request.kind.full_name}{'/log' if request.verb == 'log' else ''} "
             f"in {request.where}: {message}",
-            cause="the role of this user or service account lacks it; k8s/rbac.yaml has all that is needed",
-            hint=request.kubectl(f"auth can-i {verb} {resource} -n {request.namespace}"),
+            cause=cause,
+            hint=hint,
+        )
+    if _NOT_READY in message:
+        return Unreachable(
+            f"the API server {request.server} cannot answer now: {message}",
+            cause="it has just started, and its admission plugins have not read what they need",
+            hint=f"try again in a minute; `{request.kubectl('get --raw /readyz?verbose')}` shows its checks",
         )
     return UnavailableError(
         f"the cluster refuses {request.what} in {request.where}: {message}",

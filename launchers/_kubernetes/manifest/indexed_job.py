@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-# Exit codes after which no restart helps: wrong command line, no progress, cancelled, wrong configuration.
-FATAL = (ExitCode.USAGE, ExitCode.NON_FINITE, ExitCode.NO_PROGRESS, ExitCode.CANCELLED, ExitCode.CONFIG)
+# Exit codes after which no restart helps: an exception of the script (the agent has decided, also with
+# --restart-on any), wrong command line, no progress, cancelled, wrong configuration.
+FATAL = (
+    ExitCode.EARLY_EXIT,
+    ExitCode.USAGE,
+    ExitCode.NON_FINITE,
+    ExitCode.NO_PROGRESS,
+    ExitCode.CANCELLED,
+    ExitCode.CONFIG,
+)
 # Exit codes of restarts that do not count: saved and stopped, ended because of another node.
 _FREE_RESTART = (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
 

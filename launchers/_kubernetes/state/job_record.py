@@ -15,6 +15,7 @@ from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.api.connection import connect
 from launchers._kubernetes.manifest.kubernetes_options import Options
+from launchers._kubernetes.manifest.option_values import NEVER
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.job_result import state_of_removed_job
 from launchers._kubernetes.state.verdict import Verdict
@@ -40,6 +41,12 @@ class JobRecord:
         """The job spec of the plan."""
         record = read_json(self.run.plan / SUBMISSION)
         return None if record is None else JobSpec.from_json(record["spec"])
+
+    @property
+    def ttl(self) -> str | None:
+        """--ttl of the plan; None: the ended job is never removed by itself, or there is no record."""
+        ttl = ((read_json(self.run.plan / SUBMISSION) or {}).get("options") or {}).get("ttl")
+        return None if ttl in (None, NEVER) else str(ttl)
 
     @property
     def markers(self) -> tuple[bool, bool]:

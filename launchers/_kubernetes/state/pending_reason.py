@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
+from dist_train.errors import ExitCode
 from dist_train.jobs import JobState
 from dist_train.jobs.launcher import Phase
 from launchers._kubernetes.state.handles import Job
@@ -30,7 +34,27 @@ def orphan_state(job: Job, snapshot: JobSnapshot) -> JobState:
 
 
 def active_state(job: Job, snapshot: JobSnapshot) -> JobState:
-    """The state while the controller creates the pods, or waits to."""
+    """The state while the controller creates the pods, or waits to; also of a run that is complete."""
+    state = _active_state(job, snapshot)
+    if not _is_complete_but_held(newest_of_nodes(snapshot.pods).values()):
+        return state
+    return replace(state, phase="running", detail=_join("the training is complete", state.detail))
+
+
+def _is_complete_but_held(pods: Collection[Pod]) -> bool:
+    """Whether an agent has left with the run's success, and another pod is not about to do so too.
+
+    Each agent's verdict is that of the run: no pod has anything left to train.
+    """
+    complete = any(pod.verdict is not None and pod.verdict.code == ExitCode.OK for pod in pods)
+    left = [pod for pod in pods if pod.container.exit_code != 0]
+    leaving = [
+        pod for pod in left if pod.container.running and not pod.deleting and not pod.host_unresponsive
+    ]
+    return complete and len(leaving) < len(left)
+
+
+def _active_state(job: Job, snapshot: JobSnapshot) -> JobState:
     job_object, newest = snapshot.job_object, newest_of_nodes(snapshot.pods)
     assert job_object is not None
     begun = bool(job_object.restarts) or any(pod.ended for pod in snapshot.pods)

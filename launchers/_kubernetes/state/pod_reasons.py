@@ -60,6 +60,7 @@ _DISRUPTED = {
 _DISK = "ephemeral local storage usage exceeds"
 # Exit codes of an agent that has not failed itself: done, preempted, ended because of another node.
 SECONDARY_CODES = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
+_AGENT_PREFIX = "[dist-train"
 _NEVER_STARTED = ("StartError", "ContainerCannotRun")
 
 
@@ -126,9 +127,15 @@ def end_reason(pod: Pod) -> PodReason:
 
 
 def _last_line(message: str) -> str:
-    """The log's last line: the pod template has FallbackToLogsOnError for an agent that wrote no verdict."""
+    """The ranks' last line: the pod template has FallbackToLogsOnError for an agent that wrote no verdict.
+
+    What an agent prints by itself is about its start, and nothing about its end.
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return f"no verdict; its last line: {lines[-1][:200]}" if lines else "no verdict, and no last line"
+    lines = [line for line in lines if not line.startswith(_AGENT_PREFIX)]
+    return (
+        f"no verdict; its last line: {lines[-1][:200]}" if lines else "no verdict, and no line of the ranks"
+    )
 
 
 def _why_failed(pod: Pod) -> str:

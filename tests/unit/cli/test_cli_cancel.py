@@ -74,6 +74,19 @@ def test_a_job_in_a_queue_is_cancelled_there(
     assert asked == ["local:1"]
 
 
+def test_what_an_ended_run_has_left_in_the_cluster_is_said(
+    make_run: Callable[..., Any], dist_train: Any, pretend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run("a-1").run
+    run.job.write_text(run.job.read_text().replace('"launcher": "local"', '"launcher": "pretend"'))
+    pretend.answer = JobState("done", "queue", "", 0)
+    monkeypatch.setattr(
+        pretend.__class__, "left_after_end", lambda self, handle, run_dir: f"its Job {handle.id} stays"
+    )
+    said = dist_train("cancel")
+    assert (said.code, said.out) == (0, "a-1 has ended already: done, exit code 0; its Job 1 stays\n")
+
+
 def test_a_submission_that_never_began_needs_no_cancel(make_run: Callable[..., Any], dist_train: Any) -> None:
     os.utime(make_run("a-1").run.job, (1, 1))
     said = dist_train("cancel")

@@ -135,6 +135,30 @@ class TestErrorResponses:
         assert error.hint == "kubectl --context here auth can-i create jobs.batch -n default"
         assert error.exit_code == 69
 
+    def test_403_may_be_a_namespace_that_does_not_exist(self, api: Api) -> None:
+        """An API server answers 403 for any namespace without rights in it, also where it is not there."""
+        api.answer("GET", ".*", 403, status_object(403, 'cannot list resource "pods"', "Forbidden"))
+        error = refused(lambda: Cluster.open(None, "nope").find(POD), Forbidden)
+        assert "the server says the same where there is no namespace nope" in str(error.cause)
+
+    def test_403_of_a_server_that_has_just_started(self, api: Api, cluster: Cluster) -> None:
+        """Admission plugins refuse everything until they have read the objects that they need."""
+        words = 'jobs.batch "digits" is forbidden: not yet ready to handle request'
+        api.refuse("POST", JOBS, 403, words, "Forbidden")
+        error = refused(lambda: cluster.create(MANIFEST), Unreachable)
+        assert "has just started" in str(error.cause)
+        assert "quota" not in str(error.hint)
+
+    def test_403_while_the_server_has_no_roles_yet(self, api: Api, cluster: Cluster) -> None:
+        words = (
+            'jobs.batch is forbidden: User "me" cannot create resource "jobs" in API group "batch" in the '
+            'namespace "default": RBAC: role.rbac.authorization.k8s.io "dist-train" not found'
+        )
+        api.refuse("POST", JOBS, 403, words, "Forbidden")
+        error = refused(lambda: cluster.create(MANIFEST), Forbidden)
+        assert "has just started" in str(error.cause)
+        assert str(error.hint).startswith("try again in a minute; ")
+
     def test_403_of_a_log_names_the_subresource(self, api: Api, cluster: Cluster) -> None:
         api.refuse("GET", f"{PODS}/a/log", 403, 'cannot get resource "pods/log"', "Forbidden")
         error = refused(lambda: cluster.log("a", "node", False).__enter__(), Forbidden)

@@ -236,6 +236,14 @@ class TestEnded:
         assert found.exit_code == 139
         assert "exit code 139; no verdict; its last line: last line" in found.detail
 
+    def test_a_notice_of_the_agent_is_not_the_last_line(self) -> None:
+        """An agent that is killed while it works leaves what it has printed at its start."""
+        notice = "[dist-train digits-0] waits for node 1\n"
+        found = seen(job(condition=FAILED), ended("a", 0, 137, f"epoch 3\n{notice}")).state
+        assert "no verdict; its last line: epoch 3" in found.detail
+        found = seen(job(condition=FAILED), ended("a", 0, 137, notice)).state
+        assert "exit code 137; no verdict, and no line of the ranks" in found.detail
+
     def test_all_secondary_failures_without_a_root_cause(self) -> None:
         found = seen(job(condition=FAILED), ended("a", 0, 79, verdict(79, "node 1 was lost"))).state
         assert found.exit_code == 69

@@ -66,7 +66,7 @@ RULES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {
         "action": "FailJob",
-        "onExitCodes": {"containerName": "node", "operator": "In", "values": [2, 73, 76, 77, 78]},
+        "onExitCodes": {"containerName": "node", "operator": "In", "values": [1, 2, 73, 76, 77, 78]},
     },
     {"action": "Ignore", "onExitCodes": {"containerName": "node", "operator": "In", "values": [75, 79]}},
 ]

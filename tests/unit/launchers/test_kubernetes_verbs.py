@@ -186,6 +186,20 @@ KINDS = {
 }
 
 
+def test_what_an_ended_run_has_left_is_named_with_the_command_that_removes_it(
+    api: Api, submitted: RunDir, launcher: KubernetesLauncher
+) -> None:
+    set_job(api, condition={"type": "Complete"})
+    assert launcher.left_after_end(DIGITS, str(submitted.path)) == (
+        "its Job digits and what belongs to it stay in the cluster for 7d after the end (--ttl); "
+        "`kubectl -n default delete jobs.batch digits` removes them"
+    )
+    del api.objects[f"{JOBS}/digits"]
+    assert launcher.left_after_end(DIGITS, str(submitted.path)) == ""
+    api.answer("GET", ".*", 503, "away")
+    assert launcher.left_after_end(DIGITS, str(submitted.path)) == ""
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_other_kind_is_submitted_queried_and_cancelled(
     api: Api, run: RunDir, job: Job, launcher: KubernetesLauncher, kind: str

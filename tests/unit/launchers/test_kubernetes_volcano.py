@@ -51,6 +51,7 @@ def test_the_gang_starts_and_restarts_together(job: Job) -> None:
     assert spec["minAvailable"] == 3
     assert spec["maxRetry"] == 6, "Volcano gives up at its sixth restart: five are made"
     assert spec["policies"] == [
+        {"exitCode": 1, "action": "TerminateJob"},
         {"exitCode": 2, "action": "TerminateJob"},
         {"exitCode": 73, "action": "TerminateJob"},
         {"exitCode": 76, "action": "TerminateJob"},
