@@ -73,7 +73,7 @@ class RankLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffer, unless the disk has no room; then lines beyond a bound are dropped and counted."""
+        """Write the buffer, unless the disk has no room: what exceeds a bound is then dropped and counted."""
         now = time.monotonic()
         if self._descriptor is None or not self._buffer:
             return
@@ -130,8 +130,8 @@ class RankLog:
             part_path(self._folder, self._rank, oldest).unlink(missing_ok=True)
         if oldest == 1:
             self._note_once(
-                f"the log of a rank has reached its limit of {size(self._limit_bytes)} (launch --log-limit): its "
-                "begin and its end are kept"
+                f"the log of a rank has reached its limit of {size(self._limit_bytes)} (launch --log-limit): "
+                "its begin and its end are kept"
             )
 
     def _open(self) -> None:
@@ -146,8 +146,8 @@ class RankLog:
     def _say_full(self, error: OSError) -> None:
         if self._error is None:
             self._note_once(
-                f"LOGS ARE NOT KEPT from here on: {error.strerror}: {self._folder}; the run goes on. How many "
-                "lines are lost is said when there is room again, or at the end (`df` shows the room there is)"
+                f"LOGS ARE NOT KEPT from here on: {error.strerror}: {self._folder}; the run goes on. How "
+                "many lines are lost is said when there is room again, or at the end (see `df`)"
             )
         self._error = error
 
