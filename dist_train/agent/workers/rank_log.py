@@ -100,7 +100,7 @@ class RankLog:
 
     def _write_out(self) -> None:
         assert self._descriptor is not None
-        _require_room(self._descriptor, len(self._buffer))
+        _require_space(self._descriptor, len(self._buffer))
         if self._lost:
             # In their place, so that the log itself tells of the gap.
             why = self._error.strerror if self._error is not None else "the disk was full"
@@ -162,7 +162,7 @@ class RankLog:
             self._output.note_once(text)
 
 
-def _require_room(descriptor: int, wanted: int) -> None:
+def _require_space(descriptor: int, wanted: int) -> None:
     """Raise ENOSPC where the room is needed for more than logs."""
     disk = os.fstatvfs(descriptor)
     reserve = min(_RESERVE_BYTES, int(disk.f_blocks * disk.f_frsize * _RESERVE_SHARE))

@@ -97,7 +97,7 @@ def test_a_log_goes_on_in_the_newest_part_after_a_restart(run: RunDir) -> None:
     assert logged(run) == [f"{n:07d}" for n in range(80_000)]
 
 
-def test_lines_for_which_there_is_no_room_are_counted_and_the_log_goes_on(
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_log_goes_on(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = io.StringIO()
@@ -105,12 +105,12 @@ def test_lines_for_which_there_is_no_room_are_counted_and_the_log_goes_on(
     logs = [RankLog(run.attempt_logs(0), rank, output=output) for rank in (3, 4)]
     full = True
 
-    def require_room(descriptor: int, wanted: int) -> None:
+    def require_space(descriptor: int, wanted: int) -> None:
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     write(logs[0], 0, 1000)
-    monkeypatch.setattr(rank_log, "_require_room", require_room)
+    monkeypatch.setattr(rank_log, "_require_space", require_space)
     monkeypatch.setattr(rank_log, "_FLUSH_S", 0.0)
     full = False
     write(logs[0], 1000, 1000)
