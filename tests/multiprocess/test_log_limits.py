@@ -29,6 +29,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.proof
 def test_a_disk_that_logs_have_filled_costs_log_lines_and_not_the_run(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.fail("needs root and unshare(1), for a tmpfs in a private mount namespace")
