@@ -16,6 +16,7 @@ from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, UsageError
 from dist_train.rundir import RunDir
+from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:
@@ -51,6 +52,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         args=args,
         folder=options.folder,
         local_rank_flag=options.local_rank_flag,
+        log_limit_bytes=options.log_limit,
         instance=platform.instance(environ),
         submission=platform.submission(environ),
     )
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", default=".")
     parser.add_argument("--accept-code-change", action="store_true")
     parser.add_argument("--local-rank-flag", choices=["--local_rank", "--local-rank"], default="")
+    parser.add_argument("--log-limit", type=int, default=DEFAULT_LIMIT_BYTES, metavar="BYTES")
     parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
     # One positional for all: before a second one, argparse would drop a `--` of the script's own.
     parser.add_argument("target", nargs=argparse.REMAINDER)

@@ -95,6 +95,7 @@ def _print(text: str) -> None:
 
 def _log_to_file(settings: Settings) -> None:
     settings.run.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    logging.raiseExceptions = False  # a full disk: the ranks' logs tell of it
     handler = logging.FileHandler(settings.run.logs / f"node-{settings.node}.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("dist_train", "torch.distributed.elastic"):

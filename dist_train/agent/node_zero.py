@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -113,7 +114,11 @@ class NodeZero:
         """End the run on all nodes with the reason why node 0 cannot go on (a full disk, changed code)."""
         known = error if isinstance(error, DistTrainError) else None
         code = known.exit_code if known else ExitCode.INTERNAL
-        sends = self._coordinator.fault(str(known) if known else f"node 0 failed: {error!r}", code)
+        why = str(known) if known else f"node 0 failed: {error!r}"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            code = ExitCode.CHECKPOINT_WRITE
+            why = f"the run's records cannot be written: {error.strerror}: {self._settings.run.path}"
+        sends = self._coordinator.fault(why, code)
         verdict = self._coordinator.verdict
         try:
             if verdict is not None and verdict.failure is not None:

@@ -8,6 +8,7 @@ from typing import Literal
 from dist_train.agent.coordination.address import Address
 from dist_train.agent.coordination.endpoint import Endpoint
 from dist_train.rundir import RunDir
+from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Settings:
         local_rank_flag: the option by which a script of torch.distributed.launch expects its local rank.
         instance: unique to this agent, where host name and pid do not tell it from the one that it
             replaces; else empty.
+        log_limit_bytes: of one rank's log, per attempt.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -50,6 +52,7 @@ class Settings:
     local_rank_flag: str = ""
     instance: str = ""
     submission: str = ""
+    log_limit_bytes: int = DEFAULT_LIMIT_BYTES
 
     @property
     def world_size(self) -> int:

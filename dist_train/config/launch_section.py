@@ -9,8 +9,10 @@ from pydantic import Field, field_validator
 
 from dist_train.config.component import Section
 from dist_train.config.secret_names import is_secret_name
+from dist_train.rundir.format_amounts import parse_size
 
 _INIT_METHOD = re.compile(r"env://|tcp://(?:\[[^\]]+\]|[^:/\[\]]+):\d{1,5}|file:///?[^/].*")
+_LEAST_LOG_BYTES = 1 << 20
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,6 +47,10 @@ class LaunchConfig(Section):
     )
     mem: str | None = Field(default=None, min_length=1, description='Memory per node: "64G".')
     cpus_per_gpu: int | None = Field(default=None, ge=1, description="CPU cores per process.")
+    log_limit: str = Field(
+        default="4G",
+        description="Size of each rank's log, per attempt: of a longer one the begin and the end are kept.",
+    )
     slurm: dict[str, Any] = Field(
         default_factory=dict, description="Options of the Slurm launcher, which checks them."
     )
@@ -57,6 +63,13 @@ class LaunchConfig(Section):
     def _known_init_method(cls, value: str) -> str:
         if _INIT_METHOD.fullmatch(value) is None:
             raise ValueError("expected env://, tcp://HOST:PORT or file:///PATH")
+        return value
+
+    @field_validator("log_limit")
+    @classmethod
+    def _is_a_size(cls, value: str) -> str:
+        if parse_size(value) < _LEAST_LOG_BYTES:
+            raise ValueError("a log needs at least 1M")
         return value
 
     @field_validator("env")

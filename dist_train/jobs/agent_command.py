@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dist_train import env
 from dist_train.jobs.spec import JobSpec
+from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
 
 
 def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[str]:
@@ -30,6 +31,7 @@ def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[st
         target.folder or ".",
         *(["--accept-code-change"] if spec.accept_code_change else []),
         *([f"--local-rank-flag={spec.local_rank_flag}"] if spec.local_rank_flag else []),
+        *([f"--log-limit={spec.log_limit_bytes}"] if spec.log_limit_bytes != DEFAULT_LIMIT_BYTES else []),
         *extra,
         target.kind,
         target.value,

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+
 Kind = Literal["config", "script", "module"]
 
 
@@ -48,6 +50,7 @@ class JobSpec:
     local_rank_flag: str = ""  # a script of torch.distributed.launch's time: "--local_rank" or "--local-rank"
     gpus: tuple[str, ...] = ()  # UUIDs, local launcher: shared out evenly to the nodes, see gpus_of
     resources: tuple[tuple[str, str], ...] = field(default=())
+    log_limit_bytes: int = DEFAULT_LIMIT_BYTES  # of one rank's log, per attempt
     # The resolved config's text, for launchers whose plan carries it; the run directory's config.yaml
     # is its one record, so `to_json` leaves it out.
     config_yaml: str | None = None

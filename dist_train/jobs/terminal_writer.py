@@ -57,11 +57,11 @@ class TerminalWriter:
             return
         with self._changed:
             # Once something was dropped, all is until there is room again: one gap, and not many.
-            room = QUEUE_BYTES // 2 if self._dropped else QUEUE_BYTES - len(data)
-            if not always and self._queued > room:
+            most = QUEUE_BYTES // 2 if self._dropped else QUEUE_BYTES - len(data)
+            if not always and self._queued > most:
                 self._dropped += _lines(data)
                 return
-            if self._queued <= room:
+            if self._queued <= most:
                 self._say_dropped()
             if not self._queue:
                 self._taken_at = max(self._taken_at, time.monotonic())

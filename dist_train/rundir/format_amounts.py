@@ -1,8 +1,9 @@
-"""Bytes and durations as short text."""
+"""Bytes and durations as short text, and sizes from text."""
 
 from __future__ import annotations
 
 import math
+import re
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -13,6 +14,14 @@ def size(count: float) -> str:
     while value >= 1024 and unit < len(_SIZES) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.0f} B" if unit == 0 else f"{value:.1f} {_SIZES[unit]}"
+
+
+def parse_size(text: str) -> int:
+    """Read a size in bytes: `512M`, `4G`, `1.5T`, each times 1024; raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])(?:i?B)?", text.strip())
+    if found is None:
+        raise ValueError("expected a number with K, M, G or T, such as 512M or 4G")
+    return int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1))
 
 
 def clock(seconds: float) -> str:

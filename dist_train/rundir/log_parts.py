@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+DEFAULT_LIMIT_BYTES = 4 << 30
 _NAME = re.compile(r"rank-(\d+)(?:\.(\d+))?\.log")
 
 

@@ -29,4 +29,5 @@ def _spec(settings: Settings) -> JobSpec:
         grace_s=settings.grace_s,
         show_ranks=settings.show_ranks,
         local_rank_flag=settings.local_rank_flag,
+        log_limit_bytes=settings.log_limit_bytes,
     )

@@ -130,7 +130,7 @@ class NodeAgent(LocalElasticAgent):
         # Always set: the agent's own may be that of a rank in which this job was launched.
         environ[env.STEP_SIGNALS] = str(int(self._graceful_stop.step_signals))
         target = settings.target_of(worker.local_rank)
-        log = RankLog(logs / f"rank-{rank}.log")
+        log = RankLog(logs, rank, settings.log_limit_bytes, self._output)
         return start_rank(rank, worker.local_rank, target, environ, error_file, log)
 
     def _rank_ended(self, rank: Rank) -> None:

@@ -52,6 +52,7 @@ class RankOutput:
         self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
         self._held: deque[_Held] = deque()
         self._held_of: dict[str, list[_Held]] = {}
+        self._noted: set[str] = set()
         self._next_number = 0
         self._last: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -80,6 +81,12 @@ class RankOutput:
     def note(self, text: str) -> None:
         """Print a line of the agent's own, on stderr."""
         self.report(f"[dist-train {self._host}] {text}")
+
+    def note_once(self, text: str) -> None:
+        """As `note`, unless the same has been said: what several ranks meet is said once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
 
     def report(self, text: str) -> None:
         """Print lines of the agent's own without a prefix, on stderr."""

@@ -25,6 +25,7 @@ from dist_train.errors import ConfigError, UsageError
 from dist_train.jobs.duration import seconds
 from dist_train.jobs.launcher import Launcher, load_launcher
 from dist_train.jobs.spec import JobSpec, Target
+from dist_train.rundir.format_amounts import parse_size
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 # Options of the command line that are fields of the config's launch section too.
 _CONFIG_FLAGS = (
     *("launcher", "nodes", "gpus_per_node", "device", "max_restarts", "restart_on", "init_method"),
-    *("time", "mem", "cpus_per_gpu"),
+    *("time", "mem", "cpus_per_gpu", "log_limit"),
 )
 
 
@@ -95,6 +96,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         local_rank_flag=flag,
         gpus=tuple(gpu.uuid for gpu in devices.gpus),
         resources=_resources(launch),
+        log_limit_bytes=parse_size(launch.log_limit),
         config_yaml=config_yaml,
     )
     options = launcher_options(arguments, groups, launch, launcher)

@@ -93,6 +93,11 @@ def option_groups() -> list[OptionGroup]:
         _value("--progress", help=display_mode.HELP, type=OneOf(display_mode.CHOICES)),
         _value("--show-ranks", help="Whose stdout to show: 0, all, or 0,3.  [default: 0]", metavar="RANKS"),
         _value(
+            "--log-limit",
+            help="Size of each rank's log; of a longer one the begin and the end are kept.  [default: 4G]",
+            metavar="4G",
+        ),
+        _value(
             "--legacy-local-rank",
             help="Hand each rank --local_rank (underscore) or --local-rank (dash), as "
             "torch.distributed.launch did.  [default: auto, where the script declares it]",

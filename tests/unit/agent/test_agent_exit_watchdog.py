@@ -61,7 +61,7 @@ class Scene:
             "LOCAL_RANK": str(number),
             "RANK": str(number),
         }
-        log = RankLog(self.folder / f"rank-{number}.log")
+        log = RankLog(self.folder, number)
         return start_rank(number, number, ["script", str(script)], environ, self.folder / "error", log)
 
     def run(self) -> list[int | None]:

@@ -33,7 +33,7 @@ def ended_rank(folder: Path, tail: str = "") -> Rank:
     )
     process = subprocess.Popen(["true"])
     process.wait()
-    rank = Rank(0, 0, process, folder / "error.json", RankLog(folder / "rank-0.log"), returncode=1)
+    rank = Rank(0, 0, process, folder / "error.json", RankLog(folder, 0), returncode=1)
     rank.stderr_tail.append(tail)
     rank.log.close()
     return rank

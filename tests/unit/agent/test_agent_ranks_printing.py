@@ -32,7 +32,7 @@ class Scene:
     def _start(folder: Path, number: int, text: str) -> Rank:
         script = folder / f"rank{number}.py"
         script.write_text(f"import os, sys, time\n{text}")
-        log = RankLog(folder / f"rank-{number}.log")
+        log = RankLog(folder, number)
         environ = {**os.environ, "RANK": str(number), "LOCAL_RANK": str(number)}
         return start_rank(number, number, ["script", str(script)], environ, folder / f"e{number}", log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from dist_train import env
@@ -78,3 +79,13 @@ def test_the_agent_reads_what_the_launcher_writes() -> None:
 
 def test_a_node_that_the_cluster_numbers_is_not_numbered_here() -> None:
     assert env.NODE_RANK not in agent_environ(SPEC, "slurm", None, "x")
+
+
+def test_the_agent_gets_the_limit_of_the_logs_where_one_was_chosen() -> None:
+    from dist_train.agent.command_line import read_settings
+
+    environ = agent_environ(SPEC, "local", 1, "tcp://127.0.0.1:29400", job="local.0")
+    assert not [word for word in agent_argv(SPEC, "python") if word.startswith("--log-limit")]
+    chosen = replace(SPEC, log_limit_bytes=1 << 20)
+    settings = read_settings(agent_argv(chosen, "python")[4:], environ)
+    assert settings.log_limit_bytes == 1 << 20
