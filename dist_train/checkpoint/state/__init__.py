@@ -7,6 +7,7 @@ encoding            plain values as JSON
 pending_gradients   refuse a save in the middle of an accumulation
 python_types        sets, deques, numpy arrays, … as JSON
 data_position       the position in the data
+own_copies          tensors that whoever gets them may keep
 rng_state           RNG state as tensors
 rng_restore         RNG state restored, or derived again
 per_rank            PerRank: entries that are each rank's own
