@@ -22,7 +22,7 @@ from dist_train.checkpoint.run_context import (
 )
 from dist_train.checkpoint.save_results import Committed, Restored
 from dist_train.checkpoint.snapshot_writer import write_checkpoint, write_failed
-from dist_train.checkpoint.state.collect import CollectedState, collect, on_host, refuse_unstorable
+from dist_train.checkpoint.state.collect import CollectedState, collect, contiguous_on_host, refuse_unstorable
 from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
 from dist_train.checkpoint.state.pending_gradients import without_pending_gradients
 from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
@@ -199,7 +199,7 @@ class CheckpointManager:
 
     def _collected(self, state: Mapping[str, Any]) -> CollectedState:
         found = collect(state)
-        return on_host(found) if self.control.is_main else found
+        return contiguous_on_host(found) if self.control.is_main else found
 
     def _write(
         self,
