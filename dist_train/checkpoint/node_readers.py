@@ -10,14 +10,13 @@ looks for the manifest of the checkpoint: a directory that is not shared is foun
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dist_train.checkpoint.agreement import on_every_rank
 from dist_train.checkpoint.format.manifest import Manifest
-from dist_train.checkpoint.format.shared_memory import SharedMemory, open_offer
+from dist_train.checkpoint.format.node_memory import SharedMemory, machine_of_this_process, open_offer
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.store.find_latest import load_exact, reading, see_exact
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
 
 logger = logging.getLogger(__name__)
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_PROCESSES = "/proc/self/ns/pid"
 
 
 @dataclass(frozen=True)
@@ -118,12 +114,8 @@ def find_readers(control: Control) -> NodeReaders:
 
 
 def _place(rank: int) -> JsonValue:
-    try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            boot = file.read().strip()
-        return [boot, os.stat(_PROCESSES).st_ino, os.getuid()]
-    except OSError:
-        return rank  # alone, as far as is known
+    place = machine_of_this_process()
+    return rank if place is None else place  # alone, as far as is known
 
 
 def _offer(loaded: LoadedCheckpoint) -> JsonValue:

@@ -1,4 +1,4 @@
-"""Checkpoints of a training on a GPU: replicas are compared there, with one copy to the host for all of them."""
+"""Checkpoints of a training on a GPU: replicas are compared there; the host waits for all of them once."""
 
 from __future__ import annotations
 

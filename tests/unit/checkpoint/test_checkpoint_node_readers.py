@@ -19,7 +19,7 @@ from checkpoint_places import MemoryPlace, memory_registered
 
 from dist_train.checkpoint import node_readers
 from dist_train.checkpoint.format.layout import MANIFEST
-from dist_train.checkpoint.format.shared_memory import SharedMemory, open_offer
+from dist_train.checkpoint.format.node_memory import SharedMemory, open_offer
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.checkpoint.state.per_rank import PerRank
 from dist_train.checkpoint.store.file import FileStorage, FileStream

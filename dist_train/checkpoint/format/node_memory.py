@@ -26,8 +26,20 @@ from dist_train.checkpoint.format.tensor_memory import ReadInto
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_PROCESSES = "/proc/self/ns/pid"
 _ALIGN = 64
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def machine_of_this_process() -> JsonValue:
+    """Return what processes have in common that may map each other's memory; None where it is not known."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            boot = file.read().strip()
+        return [boot, os.stat(_PROCESSES).st_ino, os.getuid()]
+    except OSError:
+        return None
 
 
 class SharedMemory:
