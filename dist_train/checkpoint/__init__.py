@@ -4,6 +4,7 @@ manager             CheckpointManager: save, resume, retain
 save_results        what saving and loading return
 snapshot_writer     write and commit one snapshot
 init_from           begin with a checkpoint that is named
+node_readers        read once per node, for all its ranks
 rank_zero_writes    rank 0 works, called by all ranks or by it alone
 long_work           rank 0 works for as long as it takes
 agreement           fail on all ranks when one fails

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dist_train.checkpoint.agreement import on_every_rank
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.long_work import on_rank_zero_for_long
+from dist_train.checkpoint.node_readers import NodeReaders
 from dist_train.checkpoint.state.collect import kind_of
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits
-from dist_train.checkpoint.store.find_latest import load_exact, load_newest, reading
+from dist_train.checkpoint.store.find_latest import load_newest, reading
 from dist_train.checkpoint.store.open_storage import Location, open_checkpoint, open_storage
 from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -41,7 +42,7 @@ def check_init_from(init_from: Location | None, fresh_optimizer: bool | None) ->
     )
 
 
-def load_named(control: Control, location: Location) -> LoadedCheckpoint:
+def load_named(control: Control, location: Location, readers: NodeReaders) -> LoadedCheckpoint:
     """Load a checkpoint, or the newest whole one of a directory; nothing there is changed (collective).
 
     Raises:
@@ -51,21 +52,11 @@ def load_named(control: Control, location: Location) -> LoadedCheckpoint:
     chosen: list[LoadedCheckpoint] = []
 
     def choose() -> JsonValue:
-        chosen.append(_find(location))
+        chosen.append(_find(location, readers))
         return [chosen[0].name, chosen[0].manifest.self_hash]
 
     answer = on_rank_zero_for_long(control, choose)
-    assert isinstance(answer, list)
-    name, self_hash = map(str, answer)
-
-    def read() -> LoadedCheckpoint:
-        if chosen:
-            return chosen[0]
-        storage = _opened(location)[0]
-        with reading(storage):
-            return load_exact(storage, name, self_hash)
-
-    return on_every_rank(control, read)
+    return readers.load_chosen(lambda: _opened(location)[0], answer, chosen)
 
 
 def load_weights_of(control: Control, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
@@ -85,10 +76,14 @@ def load_weights_of(control: Control, state: Mapping[str, Any], loaded: LoadedCh
         logger.info("begins with the weights of %s at step 0; not taken: %s", loaded.location, left)
 
 
-def _find(location: Location) -> LoadedCheckpoint:
+def _find(location: Location, readers: NodeReaders) -> LoadedCheckpoint:
     storage, name = _opened(location)
+    memory_for = readers.memory_for
     with reading(storage):
-        found = read_checkpoint(storage, name) if name else load_newest(storage, read_only=True)
+        if name:
+            found: LoadedCheckpoint | None = read_checkpoint(storage, name, memory_for)
+        else:
+            found = load_newest(storage, read_only=True, memory_for=memory_for)
     if found is None:
         raise NotFoundError(f"init_from: there is no checkpoint in {storage.location}")
     return found

@@ -11,6 +11,7 @@ from dist_train.checkpoint.agreement import on_every_rank
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
 from dist_train.checkpoint.long_work import on_rank_zero_for_long
+from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
     determinism_facts,
@@ -21,7 +22,7 @@ from dist_train.checkpoint.run_context import (
 )
 from dist_train.checkpoint.save_results import Committed, Restored
 from dist_train.checkpoint.snapshot_writer import write_checkpoint, write_failed
-from dist_train.checkpoint.state.collect import CollectedState, collect, on_host, refuse_unstorable
+from dist_train.checkpoint.state.collect import CollectedState, collect, contiguous_on_host, refuse_unstorable
 from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
 from dist_train.checkpoint.state.pending_gradients import without_pending_gradients
 from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
@@ -32,7 +33,7 @@ from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_s
 from dist_train.checkpoint.state.snapshot import SaveContext, take_snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
-from dist_train.checkpoint.store.find_latest import load_exact, load_newest, reading
+from dist_train.checkpoint.store.find_latest import load_newest, reading
 from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved
 from dist_train.checkpoint.store.open_storage import Location, open_storage
 from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
@@ -199,7 +200,7 @@ class CheckpointManager:
 
     def _collected(self, state: Mapping[str, Any]) -> CollectedState:
         found = collect(state)
-        return on_host(found) if self.control.is_main else found
+        return contiguous_on_host(found) if self.control.is_main else found
 
     def _write(
         self,
@@ -270,13 +271,13 @@ class CheckpointManager:
         check_init_from(init_from, fresh_optimizer)
         control = self.control
         on_every_rank(control, lambda: refuse_unstorable(state, control.rank))
-        chosen: list[LoadedCheckpoint] = []
+        readers, chosen = find_readers(control), list[LoadedCheckpoint]()
 
         def choose() -> JsonValue:
             if self._has_number:
                 self.begin_attempt()
             with reading(self.storage):
-                found = load_newest(self.storage)
+                found = load_newest(self.storage, memory_for=readers.memory_for)
             if found is None:
                 return None
             self._check_run(found)
@@ -285,16 +286,16 @@ class CheckpointManager:
 
         answer = on_rank_zero_for_long(control, choose)
         if answer is None and init_from is not None:
-            named = load_named(control, init_from)
+            named = load_named(control, init_from, readers)
             if not fresh_optimizer:
-                return self._restore(state, [named.name, named.manifest.self_hash], [named])
+                return self._restore(state, named)
             load_weights_of(control, state, named)
             return None
         if answer is None:
             if control.is_main:
                 logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
             return None
-        return self._restore(state, answer, chosen)
+        return self._restore(state, readers.load_chosen(lambda: self.storage, answer, chosen))
 
     def _check_run(self, found: LoadedCheckpoint) -> None:
         if self._run_id:
@@ -315,31 +316,26 @@ class CheckpointManager:
             NotFoundError: there is no such step; CheckpointError: it is damaged or does not fit.
             UnavailableError: the storage cannot be read.
         """
-        chosen: list[LoadedCheckpoint] = []
+        readers, chosen = find_readers(self.control), list[LoadedCheckpoint]()
 
         def load_it() -> JsonValue:
             with reading(self.storage):
-                chosen.append(read_checkpoint(self.storage, self._name_of(step)))
+                chosen.append(read_checkpoint(self.storage, self._name_of(step), readers.memory_for))
             return [chosen[0].name, chosen[0].manifest.self_hash]
 
-        return self._restore(state, on_rank_zero_for_long(self.control, load_it), chosen)
+        answer = on_rank_zero_for_long(self.control, load_it)
+        return self._restore(state, readers.load_chosen(lambda: self.storage, answer, chosen))
 
-    def _restore(
-        self, state: Mapping[str, Any], answer: JsonValue, chosen: list[LoadedCheckpoint]
-    ) -> Restored:
-        rank, world_size = (control := self.control).rank, control.world_size
-        assert isinstance(answer, list)
-        name, self_hash = map(str, answer)
+    def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
+        control = self.control
+        rank, world_size = control.rank, control.world_size
 
-        def read_and_check() -> LoadedCheckpoint:
-            with reading(self.storage):
-                loaded = chosen[0] if chosen else load_exact(self.storage, name, self_hash)
+        def check() -> None:
             check_fits(state, loaded)
             check_per_rank(state, loaded, world_size)
             check_rng_state(loaded, rank, world_size)
-            return loaded
 
-        loaded = on_every_rank(control, read_and_check)
+        on_every_rank(control, check)
         self._went_on_from = loaded.manifest.step
         apply(state, loaded)
         apply_per_rank(state, loaded, rank, world_size)

@@ -13,6 +13,7 @@ FOLDER = PACKAGE / "checkpoint"
 ALLOWED = {
     "store/file.py": "the storage of directories",
     "store/writer_lock.py": "the lock of a directory's writer",
+    "format/node_memory.py": "memory that the ranks of a node share, by /proc",
     "weights": "files of other tools, which the user names by their path",
 }
 MODULES = {"os", "shutil", "tempfile", "io", "glob", "dist_train.rundir.durable_files"}

@@ -7,6 +7,8 @@ canonical_json      JSON with one form per value
 blocks              block hashes, and a reader that verifies them
 manifest            manifest.json, version 1
 tensor_bytes        tensors as bytes
+tensor_memory       where the tensors of a file come to lie
+node_memory         tensors that all ranks of a node map
 tensor_file         safetensors files as streams
 hashing             weights_hash and state_hash
 """

@@ -12,7 +12,8 @@ import torch
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, BlockHasher, VerifiedReader
 from dist_train.checkpoint.format.byte_stream import ByteStream, Write
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
-from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, new_tensor, view_bytes
+from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, view_bytes
+from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 
 ALIGN = 8
 # In the header's metadata: which tensors of pairs are complex numbers.
@@ -79,17 +80,16 @@ class TensorFile:
                 yield view[start : start + PIECE_BYTES]
 
 
-def read_tensors(reader: VerifiedReader) -> tuple[Header, dict[str, torch.Tensor]]:
-    """Read every tensor into new memory.
+def read_tensors(
+    reader: VerifiedReader, memory: TensorMemory | None = None
+) -> tuple[Header, dict[str, torch.Tensor]]:
+    """Read every tensor into `memory`; default new memory of this process.
 
     Raises:
         DamagedCheckpoint: the file is not a safetensors file, or a block does not match.
     """
     header = _read_header(reader.name, reader.size, reader.read_into)
-    tensors = {}
-    for name, (dtype, shape, _count) in header.tensors.items():
-        tensors[name], view = new_tensor(shape, dtype)
-        reader.read_into(view)
+    tensors = _fill(header, reader.read_into, memory or OwnMemory())
     reader.finish()
     return header, tensors
 
@@ -106,11 +106,15 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
             start += count
 
     header = _read_header(name, stream.size, read_into)
-    tensors = {}
-    for key, (dtype, shape, _count) in header.tensors.items():
-        tensors[key], view = new_tensor(shape, dtype)
-        read_into(view)
-    return header, tensors
+    return header, _fill(header, read_into, OwnMemory())
+
+
+def _fill(
+    header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
+) -> dict[str, torch.Tensor]:
+    return {
+        name: memory.fill(dtype, shape, read_into) for name, (dtype, shape, _count) in header.tensors.items()
+    }
 
 
 def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) -> Header:

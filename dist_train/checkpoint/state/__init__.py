@@ -7,11 +7,13 @@ encoding            plain values as JSON
 pending_gradients   refuse a save in the middle of an accumulation
 python_types        sets, deques, numpy arrays, … as JSON
 data_position       the position in the data
+own_copies          tensors that whoever gets them may keep
 rng_state           RNG state as tensors
 rng_restore         RNG state restored, or derived again
 per_rank            PerRank: entries that are each rank's own
 per_rank_state      each rank's own state, gathered on rank 0
 replicas            replicated state compared over ranks
+device_digest       a digest of tensors, computed where they are
 finite_tensors      which weights are not finite
 snapshot            one copy in host memory, with its hashes
 restore             a loaded checkpoint -> the state mapping

@@ -59,15 +59,20 @@ class CollectedState:
         return {key: tensor for part in self.owned.values() for key, tensor in part.items()}
 
 
-def on_host(collected: CollectedState) -> CollectedState:
-    """The same with every tensor in host memory: for rank 0, which compares, hashes and writes one copy.
+def contiguous_on_host(collected: CollectedState) -> CollectedState:
+    """The same with every tensor of host memory contiguous: rank 0 compares, hashes and writes one copy.
 
-    Tensors that are there already are not copied.
+    Tensors that are so already are not copied; those on a device are compared there, and copied once.
     """
+
+    def as_written(tensor: torch.Tensor) -> torch.Tensor:
+        return host(tensor) if tensor.device.type == "cpu" else tensor
+
     owned = {
-        key: {name: host(tensor) for name, tensor in part.items()} for key, part in collected.owned.items()
+        key: {name: as_written(tensor) for name, tensor in part.items()}
+        for key, part in collected.owned.items()
     }
-    local = {name: host(tensor) for name, tensor in collected.local_buffers.items()}
+    local = {name: as_written(tensor) for name, tensor in collected.local_buffers.items()}
     return replace(collected, owned=owned, local_buffers=local)
 
 

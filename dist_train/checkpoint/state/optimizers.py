@@ -100,20 +100,44 @@ def fit_optimizer(optimizer: Optimizer, entry: Mapping[str, Any], names: Names, 
 
 
 def load_optimizer(
-    optimizer: Optimizer, entry: Mapping[str, Any], names: Names, tensors: Mapping[str, torch.Tensor]
+    optimizer: Optimizer,
+    entry: Mapping[str, Any],
+    names: Names,
+    stored: Mapping[str, torch.Tensor],
+    to_keep: Mapping[str, torch.Tensor],
 ) -> None:
-    """Load what `fit_optimizer` has accepted; works on an optimizer that has made no step yet."""
+    """Load what `fit_optimizer` has accepted; works on an optimizer that has made no step yet.
+
+    Args:
+        optimizer: changed.
+        entry: its content in state.json.
+        names: id(parameter) -> its name.
+        stored: the checkpoint's tensors.
+        to_keep: the same, for what the optimizer keeps as it is.
+    """
     order = group_names(optimizer, names, "optimizer")
     index = {name: number for number, name in enumerate(name for group in order for name in group)}
-    state = {name: decode(value, tensors) for name, value in entry["state"].items()}
+    state = {name: _decode_state(value, stored, to_keep) for name, value in entry["state"].items()}
     groups = []
     for group, mine in zip(entry["param_groups"], order, strict=True):
-        groups.append({**decode(group["options"], tensors), "params": [index[name] for name in mine]})
+        groups.append({**decode(group["options"], to_keep), "params": [index[name] for name in mine]})
     packed = {index.get(name, name): value for name, value in state.items()}
-    optimizer.load_state_dict({**decode(entry["rest"], tensors), "state": packed, "param_groups": groups})
+    optimizer.load_state_dict({**decode(entry["rest"], to_keep), "state": packed, "param_groups": groups})
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             _undo_casts(optimizer, parameter, state.get(names[id(parameter)]))
+
+
+def _decode_state(
+    value: JsonValue, stored: Mapping[str, torch.Tensor], to_keep: Mapping[str, torch.Tensor]
+) -> Any:
+    # _undo_casts copies a parameter's own tensors, one by one; what lies deeper is kept.
+    if not isinstance(value, dict) or any(key.startswith("$") for key in value):
+        return decode(value, to_keep)
+    return {
+        key: decode(item, stored if isinstance(item, dict) and "$tensor" in item else to_keep)
+        for key, item in value.items()
+    }
 
 
 @torch.no_grad()

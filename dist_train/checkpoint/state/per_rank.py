@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dist_train.checkpoint.state.encoding import decode, encode
+from dist_train.checkpoint.state.own_copies import own_copies
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.errors import CheckpointError, ConfigError
 
@@ -71,12 +72,13 @@ def check_per_rank(state: Mapping[str, Any], loaded: LoadedCheckpoint, world_siz
 
 def apply_per_rank(state: Mapping[str, Any], loaded: LoadedCheckpoint, rank: int, world_size: int) -> None:
     """Load what `check_per_rank` has accepted."""
+    own = own_copies(loaded)
     for key, value in _present(state, loaded).items():
         contents = loaded.entries[key]["content"]
         if len(contents) == world_size:
-            mine = decode(contents[rank], loaded.tensors)
+            mine = decode(contents[rank], own)
         else:
-            states = [decode(content, loaded.tensors) for content in contents]
+            states = [decode(content, own) for content in contents]
             mine = value.reshard(states, rank, world_size) if value.reshard is not None else None
         value.obj.load_state_dict(mine)
 

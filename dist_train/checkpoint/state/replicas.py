@@ -1,4 +1,8 @@
-"""Compare the replicated state of all ranks at every save; name the rank that differs."""
+"""Compare the replicated state of all ranks at every save; name the rank that differs.
+
+Tensors in host memory are hashed by XXH3, which is the fastest there; those on a device by device_digest,
+where they are. Where ranks hold one tensor in unlike places, all of them take that digest for every tensor.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+import xxhash
 
 from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
 from dist_train.checkpoint.format.hashing import state_hash
+from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.state.collect import CollectedState
+from dist_train.checkpoint.state.device_digest import digests
 from dist_train.rundir.name_ranks import name_ranks
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
 
+# Begins the names of buffers outside any state_dict, among those of all tensors.
+_LOCAL = "local buffer "
 _KIND_NAMES = {"module": "weights", "optimizer": "optimizer state"}
 
 
@@ -32,19 +41,17 @@ def differing_buffers(control: Control, step: int, collected: CollectedState) ->
     """
     if control.world_size == 1:
         return frozenset()
-    buffers = {
-        collected.buffers[key]: tensor
-        for key, tensor in collected.tensors.items()
-        if key in collected.buffers
-    }
-    buffer_digests = _each(buffers | collected.local_buffers)
-    rows = control.all_gather([_entry_digests(collected), buffer_digests, {"step": step}])
+    mine = _Digests(collected)
+    rows = control.all_gather([*mine.row(), {"step": step, "on device": mine.where}])
+    if len({str(_part(row, 2)["on device"]) for row in rows}) > 1:
+        mine = _Digests(collected, everywhere=True)
+        rows = control.all_gather([*mine.row(), {"step": step}])
     _refuse_other_steps([_part(row, 2)["step"] for row in rows])
     entries, buffer_rows = [_part(row, 0) for row in rows], [_part(row, 1) for row in rows]
     for key in sorted({key for row in entries for key in row}):
-        digests = [row.get(key) for row in entries]
-        if len(set(digests)) > 1:
-            _raise_mismatch(control, step, collected, key, digests)
+        found = [row.get(key) for row in entries]
+        if len(set(found)) > 1:
+            _raise_mismatch(control, step, mine, key, found)
     names = {name for row in buffer_rows for name in row}
     return frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
 
@@ -57,16 +64,68 @@ def _refuse_other_steps(steps: list[JsonValue]) -> None:
         )
 
 
-def _entry_digests(collected: CollectedState) -> dict[str, JsonValue]:
-    digests: dict[str, JsonValue] = {}
-    for key, tensors in collected.owned.items():
-        shared = {name: tensor for name, tensor in tensors.items() if name not in collected.buffers}
-        digests[key] = state_hash(shared, dump_canonical(collected.entries[key]))
-    return digests
+class _Digests:
+    """One rank's digests of its state.
+
+    Args:
+        collected: its state.
+        everywhere: also tensors in host memory are digested as on a device.
+    """
+
+    def __init__(self, collected: CollectedState, everywhere: bool = False) -> None:
+        self.collected = collected
+        tensors = collected.tensors | {f"{_LOCAL}{n}": t for n, t in collected.local_buffers.items()}
+        self._words = digests(
+            {name: tensor for name, tensor in tensors.items() if everywhere or is_on_device(tensor)}
+        )
+
+    @property
+    def where(self) -> str:
+        """Equal on two ranks if the same tensors of theirs are on a device."""
+        return xxhash.xxh3_128_hexdigest(dump_canonical(sorted(self._words)))
+
+    def row(self) -> list[JsonValue]:
+        """The digests of the entries, and those of the buffers by their name under `rank<r>/buffer/`."""
+        collected = self.collected
+        entries: dict[str, JsonValue] = {
+            key: self._of(self._shared(key), dump_canonical(collected.entries[key]))
+            for key in collected.owned
+        }
+        buffers: dict[str, JsonValue] = {
+            collected.buffers[name]: self._of_one(name, tensor)
+            for name, tensor in collected.tensors.items()
+            if name in collected.buffers
+        }
+        local: dict[str, JsonValue] = {
+            name: self._of_one(f"{_LOCAL}{name}", t) for name, t in collected.local_buffers.items()
+        }
+        return [entries, buffers | local]
+
+    def each(self, key: str) -> dict[str, JsonValue]:
+        """The digest of each tensor of an entry, but of its buffers."""
+        return {name: self._of_one(name, tensor) for name, tensor in self._shared(key).items()}
+
+    def _shared(self, key: str) -> dict[str, torch.Tensor]:
+        collected = self.collected
+        return {n: t for n, t in collected.owned.get(key, {}).items() if n not in collected.buffers}
+
+    def _of(self, tensors: Mapping[str, torch.Tensor], content: bytes) -> str:
+        on_host = {name: tensor for name, tensor in tensors.items() if name not in self._words}
+        text = state_hash(on_host, content)
+        rest = [
+            [name, dtype_name(tensor.dtype), [*tensor.shape], self._words[name]]
+            for name, tensor in sorted(tensors.items())
+            if name in self._words
+        ]
+        return xxhash.xxh3_128_hexdigest(dump_canonical([text, rest])) if rest else text
+
+    def _of_one(self, name: str, tensor: torch.Tensor) -> str:
+        return self._of({name: tensor}, b"")
 
 
-def _each(tensors: Mapping[str, torch.Tensor]) -> dict[str, JsonValue]:
-    return {name: state_hash({"": tensor}, b"") for name, tensor in tensors.items()}
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether a hash by the processor would copy the tensor first."""
+    return tensor.device.type != "cpu"
 
 
 def _part(row: JsonValue, index: int) -> dict[str, JsonValue]:
@@ -76,20 +135,17 @@ def _part(row: JsonValue, index: int) -> dict[str, JsonValue]:
     return part
 
 
-def _raise_mismatch(
-    control: Control, step: int, collected: CollectedState, key: str, digests: list[JsonValue]
-) -> None:
-    shared = {name: t for name, t in collected.owned.get(key, {}).items() if name not in collected.buffers}
-    rows = [row if isinstance(row, dict) else {} for row in control.all_gather(_each(shared))]
+def _raise_mismatch(control: Control, step: int, mine: _Digests, key: str, found: list[JsonValue]) -> None:
+    rows = [row if isinstance(row, dict) else {} for row in control.all_gather(mine.each(key))]
     groups: dict[str, list[int]] = defaultdict(list)
-    for rank, digest in enumerate(digests):
+    for rank, digest in enumerate(found):
         groups[str(digest)].append(rank)
     # The largest group is taken to be right; of equal ones that with the lowest rank.
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     majority, odd = ordered[0], sorted(rank for ranks in ordered[1:] for rank in ranks)
     names = sorted({name for row in rows for name in row})
     tensor = next((n for n in names if any(rows[r].get(n) != rows[majority[0]].get(n) for r in odd)), None)
-    entry = collected.entries.get(key)
+    entry = mine.collected.entries.get(key)
     what = _KIND_NAMES.get(str(entry.get("kind")) if isinstance(entry, dict) else "", "state")
     tie = len(ordered[1]) == len(majority)
     raise ReplicaMismatch(

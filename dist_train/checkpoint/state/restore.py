@@ -14,6 +14,7 @@ from dist_train.checkpoint.state.collect import MAIN, is_optional, kind_of, name
 from dist_train.checkpoint.state.encoding import decode, encode
 from dist_train.checkpoint.state.module_state import fit_module, load_buffers, load_module
 from dist_train.checkpoint.state.optimizers import fit_optimizer, load_optimizer
+from dist_train.checkpoint.state.own_copies import own_copies
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.errors import CheckpointError
 
@@ -78,14 +79,14 @@ def module_tensors(key: str, loaded: LoadedCheckpoint) -> dict[str, torch.Tensor
 
 def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
     """Copy everything that `check_fits` has accepted, modules first."""
-    found = present(state, loaded)
+    found, own = present(state, loaded), own_copies(loaded)
     for key, value in sorted(found.items(), key=lambda item: _ORDER.index(kind_of(item[1]))):
         kind, content = kind_of(value), loaded.entries[key]["content"]
         if kind == "module":
             complete = fit_module(value, module_tensors(key, loaded), key)
-            load_module(value, complete, decode(content["extra"], loaded.tensors))
+            load_module(value, complete, decode(content["extra"], own))
         elif kind == "optimizer":
-            load_optimizer(value, content, names_for(value, state), loaded.tensors)
+            load_optimizer(value, content, names_for(value, state), loaded.tensors, own)
             if loaded.manifest.step > 0:
                 _let_schedules_step_first()
         elif kind == "tensor":
@@ -94,7 +95,7 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
         elif kind == "object":
             value.load_state_dict(decode(content, _on_their_devices(key, value, loaded)))
         elif kind == "value" and isinstance(state, MutableMapping):
-            state[key] = decode(content, loaded.tensors)
+            state[key] = decode(content, own)
 
 
 def _let_schedules_step_first() -> None:
@@ -102,12 +103,12 @@ def _let_schedules_step_first() -> None:
     warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
 
 
-def _on_their_devices(key: str, value: Any, loaded: LoadedCheckpoint) -> dict[str, torch.Tensor]:
+def _on_their_devices(key: str, value: Any, loaded: LoadedCheckpoint) -> Mapping[str, torch.Tensor]:
     """Copy the stored tensors, each to the device where the object holds its counterpart now."""
     current: dict[str, torch.Tensor] = {}
     encode(value.state_dict(), prefix_of(key), current)
     places = {name: tensor.device for name, tensor in current.items()}
-    return {name: t.to(places.get(name, t.device)) for name, t in loaded.tensors.items()}
+    return own_copies(loaded, places)
 
 
 def apply_buffers(state: Mapping[str, Any], loaded: LoadedCheckpoint, rank: int, same_world: bool) -> None:

@@ -1,4 +1,4 @@
-"""Find the checkpoint to resume from: rank 0 chooses it, the other ranks open exactly that one."""
+"""Find the checkpoint to resume from: rank 0 chooses it, the other ranks see exactly that one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.store.checkpoint_names import read_manifest, step_names
 from dist_train.checkpoint.store.fence import Fence, read_fence, written_too_late
 from dist_train.checkpoint.store.quarantine import quarantine
-from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, MemoryFor, own_memory, read_checkpoint
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.errors import CheckpointError, UnavailableError
 
@@ -37,7 +38,9 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
         ) from error
 
 
-def load_newest(storage: CheckpointStorage, *, read_only: bool = False) -> LoadedCheckpoint | None:
+def load_newest(
+    storage: CheckpointStorage, *, read_only: bool = False, memory_for: MemoryFor = own_memory
+) -> LoadedCheckpoint | None:
     """Load the newest checkpoint that is whole; None where there is no checkpoint at all.
 
     Damaged ones that are newer are moved to quarantine/, but only once a whole one has been found: if
@@ -46,6 +49,7 @@ def load_newest(storage: CheckpointStorage, *, read_only: bool = False) -> Loade
     Args:
         storage: where the checkpoints are.
         read_only: move nothing to quarantine/.
+        memory_for: where the tensors are put.
 
     Raises:
         CheckpointError: there are checkpoints, and none of them can be used; each is named with its fault.
@@ -61,7 +65,7 @@ def load_newest(storage: CheckpointStorage, *, read_only: bool = False) -> Loade
                 _quarantine_all(storage, {name: reason})
             continue
         try:
-            loaded = read_checkpoint(storage, name)
+            loaded = read_checkpoint(storage, name, memory_for)
         except DamagedCheckpoint as error:
             logger.warning("%s cannot be used: %s", storage.locate(name), error)
             faults[name] = error
@@ -97,9 +101,23 @@ def _quarantine_all(storage: CheckpointStorage, reasons: Mapping[str, str]) -> N
 
 
 def load_exact(
-    storage: CheckpointStorage, name: str, self_hash: str, appear_s: float = APPEAR_S
+    storage: CheckpointStorage,
+    name: str,
+    self_hash: str,
+    appear_s: float = APPEAR_S,
+    memory_for: MemoryFor = own_memory,
 ) -> LoadedCheckpoint:
     """Load the checkpoint that rank 0 chose, waiting while this node does not see it yet.
+
+    Raises:
+        CheckpointError: it did not appear, it is another one than rank 0 read, or it is damaged.
+    """
+    see_exact(storage, name, self_hash, appear_s)
+    return read_checkpoint(storage, name, memory_for)
+
+
+def see_exact(storage: CheckpointStorage, name: str, self_hash: str, appear_s: float = APPEAR_S) -> Manifest:
+    """Read the manifest of the checkpoint that rank 0 chose, waiting while this node does not see it yet.
 
     Raises:
         CheckpointError: it did not appear, or it is another one than rank 0 read.
@@ -126,4 +144,4 @@ def load_exact(
             cause=f"its hash is {manifest.self_hash}, not {self_hash}",
             hint="put the checkpoints on storage that all nodes share",
         )
-    return read_checkpoint(storage, name)
+    return manifest

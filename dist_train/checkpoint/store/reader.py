@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,16 @@ from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_file import read_tensors
+from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
 
 PREFIX = "prefix"
+# A checkpoint's manifest -> where its tensors are put.
+MemoryFor = Callable[[Manifest], TensorMemory]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class LoadedCheckpoint:
         tensors: manifest key -> tensor; aliases are not expanded.
         entries: state key -> {kind, content}, from state.json.
         reserved: what save() stores for its own use: score, seed.
+        is_shared: the memory of `tensors` is mapped by other ranks of this node, too.
+        shared: this memory, on the rank that has read it.
     """
 
     name: str
@@ -40,6 +46,8 @@ class LoadedCheckpoint:
     tensors: Mapping[str, torch.Tensor]
     entries: Mapping[str, Any]
     reserved: Mapping[str, Any]
+    is_shared: bool = False
+    shared: SharedMemory | None = None
 
     def below(self, prefix: str) -> dict[str, torch.Tensor]:
         """Return the tensors below `prefix`/ by the rest of their key, tied ones under both names."""
@@ -49,7 +57,14 @@ class LoadedCheckpoint:
         return {key[len(start) :]: tensor for key, tensor in everything.items() if key.startswith(start)}
 
 
-def read_checkpoint(storage: CheckpointStorage, name: str) -> LoadedCheckpoint:
+def own_memory(_: Manifest) -> TensorMemory:
+    """Put tensors into memory of this process."""
+    return OwnMemory()
+
+
+def read_checkpoint(
+    storage: CheckpointStorage, name: str, memory_for: MemoryFor = own_memory
+) -> LoadedCheckpoint:
     """Read and verify everything.
 
     Raises:
@@ -57,12 +72,13 @@ def read_checkpoint(storage: CheckpointStorage, name: str) -> LoadedCheckpoint:
         UnsupportedCheckpoint: a later version wrote it.
     """
     manifest = read_committed(storage, name)
+    memory = memory_for(manifest)
     tensors: dict[str, torch.Tensor] = {}
     state: Any = None
     for entry in manifest.files:
         try:
             if entry.name.endswith(TENSOR_FILE):
-                tensors |= _read_tensor_file(storage, name, entry, manifest)
+                tensors |= _read_tensor_file(storage, name, entry, manifest, memory)
             elif entry.name == STATE_JSON:
                 state = _read_state(storage, name, entry)
             else:
@@ -74,17 +90,25 @@ def read_checkpoint(storage: CheckpointStorage, name: str) -> LoadedCheckpoint:
     _check_complete(manifest, tensors)
     if not isinstance(state, dict) or set(state) != {"entries", "reserved"}:
         raise DamagedCheckpoint(f"{STATE_JSON} is not what save() writes", file=STATE_JSON)
+    shared = memory if isinstance(memory, SharedMemory) else None
     return LoadedCheckpoint(
-        name, storage.locate(name), manifest, tensors, state["entries"], state["reserved"]
+        name,
+        storage.locate(name),
+        manifest,
+        tensors,
+        state["entries"],
+        state["reserved"],
+        is_shared=shared is not None,
+        shared=shared,
     )
 
 
 def _read_tensor_file(
-    storage: CheckpointStorage, name: str, entry: FileEntry, manifest: Manifest
+    storage: CheckpointStorage, name: str, entry: FileEntry, manifest: Manifest, memory: TensorMemory
 ) -> dict[str, torch.Tensor]:
     try:
         with open_verified(storage, name, entry) as reader:
-            header, tensors = read_tensors(reader)
+            header, tensors = read_tensors(reader, memory)
     except DamagedCheckpoint as error:
         if error.block is None:
             # A header that makes no sense is the effect; name the block that is the cause.
