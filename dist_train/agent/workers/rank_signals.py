@@ -34,7 +34,7 @@ _forking = threading.local()
 
 
 def take_sigterm() -> None:
-    """Install the handler, unblock SIGTERM and SIGUSR2, and prepare forked children; in the main thread, once."""
+    """Install the handler, unblock both signals, and prepare forked children; in the main thread, once."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     os.register_at_fork(
         before=_before_fork, after_in_parent=_in_forking_parent, after_in_child=_in_forked_child
