@@ -27,6 +27,7 @@ from dist_train.jobs.terminal_writer import TerminalWriter
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
+from launchers._local.last_event import record_last_loss
 from launchers._local.lost_agents import LostAgents
 
 _POLL_S = 0.05
@@ -170,6 +171,7 @@ class Supervisor:
                 if self._interrupts:
                     return self._code_of_interrupt(code)
                 if code != ExitCode.ATTEMPT_LOST:
+                    record_last_loss(self._run, code)
                     return code
                 self._start_number += 1
                 self._note("a node was lost: starting all nodes again")

@@ -57,7 +57,7 @@ def render_result(run_dir: Path, result: Result) -> str:
     rows += [
         (
             "steps",
-            f"{result.steps} in {result.epochs} epochs, {result.world_size} ranks, attempt {result.attempts}",
+            f"{result.steps}{_epochs(result)}, {result.world_size} ranks, attempt {result.attempts}",
         ),
         ("samples/s", f"{result.samples_per_s:,.0f}"),
         ("weights", result.weights_hash[:16]),
@@ -66,6 +66,12 @@ def render_result(run_dir: Path, result: Result) -> str:
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def _epochs(result: Result) -> str:
+    if result.samples_in_epoch:
+        return f", ended within epoch {display_number(result.epochs)}"
+    return f" in {result.epochs} epoch" + ("" if result.epochs == 1 else "s")
 
 
 def root_cause_name(failure: Failure) -> str:

@@ -12,7 +12,12 @@ from dist_train.rundir.records import read_json, write_json_atomic
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of a finished run; hashes are XXH3-128 in hex."""
+    """The figures of a finished run; hashes are XXH3-128 in hex.
+
+    Args:
+        epochs: whole ones.
+        samples_in_epoch: those of one more that was begun and not ended.
+    """
 
     run_id: str
     status: str
@@ -28,6 +33,7 @@ class Result:
     metrics_hash: str = ""
     wall_s: float = 0.0
     samples_per_s: float = 0.0
+    samples_in_epoch: int = 0
 
 
 def write_result(run: RunDir, result: Result) -> None:

@@ -15,7 +15,7 @@ def refuse_lazy_parameters(model: nn.Module) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise ConfigError(
             f"{type(model).__name__} has parameters without a shape: {names[0]}{more}",
-            cause="lazy layers (nn.LazyLinear and its like) take it from the first batch, and all ranks begin "
+            cause="lazy layers (nn.LazyLinear and its like) take it from the first batch, and ranks begin "
             "with rank 0's values, before it",
             hint="run one forward before dt.prepare: model(x) with a batch of the right shape under "
             "torch.no_grad(); for a config in the function that makes the model",

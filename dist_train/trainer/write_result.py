@@ -25,6 +25,7 @@ def write_outcome(run: Run, run_dir: RunDir, end: Position, saved: Saved, pace: 
         steps=end.step,
         epochs=end.epoch,
         samples=end.samples_total,
+        samples_in_epoch=end.samples_in_epoch,
         world_size=run.world_size,
         attempts=run.attempt + 1,
         metrics=_last_figures(run_dir),

@@ -1,4 +1,5 @@
 """Parts of the local launcher.
 
+last_event   the end of a run whose agents could not record it
 lost_agents  LostAgents: what follows when an agent ends and the others may not know it
 """

@@ -33,7 +33,7 @@ def parameters(function: Callable[..., Any]) -> str:
 def public(owner: type) -> dict[str, Any]:
     """A class: its constructor, and each public method and property."""
     found: dict[str, Any] = {"__init__": parameters(owner)}
-    for name in sorted(vars(owner)):
+    for name in sorted({name for one in _ours(owner) for name in vars(one)}):
         value = inspect.getattr_static(owner, name)
         if name.startswith("_") and name not in ("__len__", "__getitem__", "__iter__", "__enter__"):
             continue
@@ -42,6 +42,11 @@ def public(owner: type) -> dict[str, Any]:
         elif callable(value) or isinstance(value, (classmethod, staticmethod)):
             found[name] = parameters(getattr(owner, name))
     return found
+
+
+def _ours(owner: type) -> list[type]:
+    """The class, and the bases that it has from this package: what is inherited is as public."""
+    return [one for one in owner.__mro__ if one.__module__.startswith("dist_train.")]
 
 
 def methods(owner: type) -> dict[str, Any]:

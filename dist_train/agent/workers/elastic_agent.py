@@ -48,7 +48,7 @@ from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank, start_rank
 from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
-from dist_train.agent.workers.worker_environment import worker_environment
+from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 from dist_train.errors import ExitCode
 from dist_train.jobs.orphans import end_processes
 from dist_train.rundir.stop_file import ExitMark, StopFile
@@ -69,7 +69,7 @@ class NodeAgent(LocalElasticAgent):
         rendezvous: NodeRendezvous,
     ) -> None:
         # Ranks are assigned from node rank and count: no round trips through a store.
-        os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+        os.environ[WORKER_IDENTICAL] = "1"
         spec = WorkerSpec(
             role="default",
             local_world_size=settings.procs,

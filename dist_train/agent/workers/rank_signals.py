@@ -7,9 +7,10 @@ for ever. So the rank takes SIGTERM by a handler that does nothing of its own; e
 A worker of a DataLoader obeys its parent only: another's signal must not end it, since the rank still needs
 it in order to save.
 
-Not where the scheduler signals every process of a job step (Slurm; env.STEP_SIGNALS): there SIGTERM stays
-blocked in ranks and their children, since a preemption would end the children that the rank saves with, and
-a child cannot know whose signal it gets. Children are ended by SIGINT or SIGKILL there.
+Not where the scheduler signals every process of a job step (Slurm; env.STEP_SIGNALS): there SIGTERM and
+SIGUSR2 (its warning before the time limit) stay blocked in ranks and their children, since a preemption would
+end the children that the rank saves with, and a child cannot know whose signal it gets. Children are ended by
+SIGINT or SIGKILL there.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ _forking = threading.local()
 
 
 def take_sigterm() -> None:
-    """Install the handler, unblock SIGTERM, and prepare forked children; in the main thread, once."""
+    """Install the handler, unblock both signals, and prepare forked children; in the main thread, once."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     os.register_at_fork(
         before=_before_fork, after_in_parent=_in_forking_parent, after_in_child=_in_forked_child
     )
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    # The agent blocks SIGUSR2 as well; a script may use it for itself.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

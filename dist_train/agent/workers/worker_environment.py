@@ -10,6 +10,8 @@ from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
 
+# Set for torch's agent in this process; a torchrun that a script starts would assign its ranks by it, too.
+WORKER_IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
@@ -24,6 +26,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """Build a rank's environment from the agent's own; raises ConfigError for unreadable secrets."""
     built = env.scrub_for_worker(environ)
+    built.pop(WORKER_IDENTICAL, None)
     built.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.address.interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

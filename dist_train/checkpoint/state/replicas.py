@@ -7,7 +7,7 @@ where they are. Where ranks hold one tensor in unlike places, all of them take t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -146,15 +146,34 @@ def _raise_mismatch(control: Control, step: int, mine: _Digests, key: str, found
     names = sorted({name for row in rows for name in row})
     tensor = next((n for n in names if any(rows[r].get(n) != rows[majority[0]].get(n) for r in odd)), None)
     entry = mine.collected.entries.get(key)
+    value = None if tensor else _first_value(control, entry, majority[0], odd)
+    where = f"'{tensor}'" if tensor else f"the value '{value}'" if value else ""
     what = _KIND_NAMES.get(str(entry.get("kind")) if isinstance(entry, dict) else "", "state")
     tie = len(ordered[1]) == len(majority)
     raise ReplicaMismatch(
         f"step {step} is not saved: {name_ranks(odd)} {'has' if len(odd) == 1 else 'have'} "
         f"other {what} ('{key}') than {name_ranks(majority)}"
-        + (f", first in '{tensor}'" if tensor else ", in values outside its tensors"),
+        + (f", first in {where}" if where else ", in values outside its tensors"),
         odd,
         cause="no majority: either side may be the wrong one"
         if tie
         else "a faulty device, or code that does not do the same on all ranks",
         hint="resume from the last checkpoint; state that is each rank's own: dt.checkpoint.PerRank(object)",
     )
+
+
+def _first_value(control: Control, entry: object, right: int, odd: list[int]) -> str | None:
+    """The keys that lead to the first value outside tensors which an odd rank has otherwise (collective)."""
+    values = dict(_values(entry.get("content") if isinstance(entry, dict) else None, ""))
+    rows = [row if isinstance(row, dict) else {} for row in control.all_gather(values)]
+    names = sorted({name for row in rows for name in row})
+    return next((n for n in names if any(rows[rank].get(n) != rows[right].get(n) for rank in odd)), None)
+
+
+def _values(content: object, path: str) -> Iterator[tuple[str, JsonValue]]:
+    """(keys joined by "/", hash) of each value in nested dicts of an entry's content."""
+    if isinstance(content, dict) and content and not any(str(key).startswith("$") for key in content):
+        for key, value in content.items():
+            yield from _values(value, f"{path}/{key}" if path else str(key))
+    elif path:
+        yield path, state_hash({}, dump_canonical(content))

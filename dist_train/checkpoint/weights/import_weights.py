@@ -22,6 +22,7 @@ from dist_train.checkpoint.weights.find_state_dict import find_state_dict
 from dist_train.checkpoint.weights.safetensors_file import read_safetensors
 from dist_train.checkpoint.weights.torch_file import read_torch_file
 from dist_train.errors import CheckpointError, NotFoundError
+from dist_train.near_names import nearest
 from dist_train.rundir.step_names import parse_step
 
 # Keys of a safetensors header that are not names of tensors.
@@ -116,7 +117,12 @@ def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
     if entry is None and MAIN not in modules and len(modules) != 1:
         raise CheckpointError(f"{path} has no entry '{MAIN}', but {', '.join(modules) or 'no module'}")
     if entry is not None and entry not in modules:
-        raise CheckpointError(f"{path} has no module '{entry}', but {', '.join(modules) or 'none'}")
+        there = [*modules, EMA] if EMA in loaded.entries and MAIN in loaded.entries else modules
+        near = nearest(entry, there)
+        raise CheckpointError(
+            f"{path} has no module '{entry}', but {', '.join(there) or 'none'}",
+            hint=f"did you mean '{near}'?" if near else None,
+        )
     key = entry or (MAIN if MAIN in modules else modules[0])
     return Weights(
         module_tensors(key, loaded),

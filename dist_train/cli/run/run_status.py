@@ -13,7 +13,16 @@ from dist_train.rundir.failure import Failure
 from dist_train.rundir.result import Result, read_result
 
 _RESULT_KEYS = (
-    *("steps", "epochs", "samples", "metrics", "weights_hash", "state_hash", "metrics_hash"),
+    *(
+        "steps",
+        "epochs",
+        "samples",
+        "samples_in_epoch",
+        "metrics",
+        "weights_hash",
+        "state_hash",
+        "metrics_hash",
+    ),
     "samples_per_s",
 )
 

@@ -112,6 +112,21 @@ child.kill()
     assert output_of(begin(tmp_path, script, **{env.STEP_SIGNALS: "1"})) == "saved with it\n"
 
 
+@pytest.mark.parametrize(("step_signals", "blocked"), [("0", []), ("1", ["SIGTERM", "SIGUSR2"])])
+def test_neither_a_rank_nor_its_children_have_the_agents_signals_blocked(
+    tmp_path: Path, step_signals: str, blocked: list[str]
+) -> None:
+    script = """
+import signal, subprocess, sys
+
+print(sorted(signal.Signals(n).name for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())), flush=True)
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"])
+"""
+    said = output_of(begin(tmp_path, script, **{env.STEP_SIGNALS: step_signals}))
+    assert said == f"{blocked}\n" * 2
+
+
 @pytest.mark.parametrize("how", ["popen", "fork", "spawn"])
 def test_terminate_ends_a_child_of_a_rank(tmp_path: Path, how: str) -> None:
     assert output_of(begin(tmp_path, TERMINATE, how)) == f"{-signal.SIGTERM}\n"

@@ -137,7 +137,7 @@ def disagree(manager: CheckpointManager, directory: Path) -> None:
 
     training.optimizer.param_groups[0]["lr"] = 0.1 * rank
     refused(training.state, "no majority", odd=(1, 2))
-    refused({"notes": {"mine": rank == 1}}, "rank 1 has other state ('notes')", "outside its tensors")
+    refused({"notes": {"mine": rank == 1}}, "rank 1 has other state ('notes')", "first in the value 'mine'")
     with pytest.raises(ReplicaMismatch, match=r"different steps \(rank 0: 3, rank 1: 4, rank 2: 5\)"):
         manager.save(3 + rank, {"notes": 1})
 

@@ -125,7 +125,7 @@ def test_the_error_names_a_step_only_where_one_was_given(given: int | None, name
     assert ("run.check_finite(loss, step=step)" in str(raised.value.hint)) == (given is None)
 
 
-def test_the_first_call_is_named_where_steps_begin_anew_in_each_epoch() -> None:
+def test_the_first_call_is_named_where_steps_begin_at_0_in_each_epoch() -> None:
     with dt.init(seed=0, device="cpu") as run:
         for step in (9, 0, 1):
             run.check_finite(NAN if step in (9, 1) else ONE, step=step)

@@ -81,6 +81,21 @@ def test_the_table_of_a_finished_run() -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(
+    ("whole_epochs", "samples_in_epoch", "text"),
+    [
+        (0, 12, "3, ended within epoch 1, 4 ranks"),
+        (2, 8, "3, ended within epoch 3,"),
+        (1, 0, "3 in 1 epoch,"),
+    ],
+)
+def test_a_run_that_ended_within_an_epoch_says_which(
+    whole_epochs: int, samples_in_epoch: int, text: str
+) -> None:
+    ended = Result("a", "done", 0, 3, whole_epochs, 12, 4, 1, samples_in_epoch=samples_in_epoch)
+    assert text in render_result(Path("runs/a"), ended)
+
+
 def test_the_stop_file_is_shared_between_agent_and_ranks(tmp_path: Path) -> None:
     agent = StopFile.create(tmp_path / "board-node-0", 2)
     rank = StopFile.open(tmp_path / "board-node-0")

@@ -91,5 +91,24 @@ def test_one_at_an_unchecked_step_is_named_after_the_collective_time_out(tmp_pat
     assert "allreduce of the callback Reduces in on_step_end on rank 0, not on rank 1" in found[0]
 
 
+class Counts(Callback):
+    """Keeps state that is not the same on all ranks."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def on_step_end(self, context: CallbackContext) -> None:
+        self._seen += context.run.rank
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"of": {"seen": self._seen}}
+
+
+def test_state_that_ranks_keep_differently_names_the_callback(tmp_path: Path) -> None:
+    found = failures(tmp_path, Counts(), deadline_s=60.0)
+    assert "other state ('callbacks') than rank" in found[0]
+    assert "first in the value 'states/Counts/of/seen'" in found[0]
+
+
 def test_a_request_of_one_rank_is_agreed_by_all(tmp_path: Path) -> None:
     assert run_ranks(_train, 2, 60.0, args=(str(tmp_path), Asks()))[0] == (8, None)

@@ -20,7 +20,7 @@ from dist_train.checkpoint.format.manifest import parse_manifest
 from dist_train.checkpoint.weights.model_io import load_model
 from dist_train.config.schema import RunConfig
 from dist_train.env import INJECT
-from dist_train.errors import ConfigError
+from dist_train.errors import CheckpointError, ConfigError
 from dist_train.observability.sink import SinkContext
 from dist_train.resilience.fault_injection import InjectedFault
 from dist_train.rundir.directory import RunDir
@@ -213,6 +213,10 @@ def test_ema_is_the_average_it_is_evaluated_and_it_can_be_loaded(tmp_path: Path)
     model = torch.nn.Linear(1, 1, dtype=torch.float64)
     newest = max(RunDir(tmp_path / "run").checkpoints.glob("step-*"))
     load_model(newest, model, entry="ema")
+    for typo, meant in (("emma", "ema"), ("modle", "model")):
+        with pytest.raises(CheckpointError, match=f"has no module '{typo}', but model, ema") as raised:
+            load_model(newest, model, entry=typo)
+        assert f"did you mean '{meant}'?" in str(raised.value.hint)
     assert by_hand.average is not None
     torch.testing.assert_close(model.weight.detach(), by_hand.average)
     assert {"ema/weight", "ema/bias"} <= set(parse_manifest((newest / "manifest.json").read_bytes()).tensors)

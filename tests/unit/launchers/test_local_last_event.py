@@ -1,0 +1,48 @@
+"""The local supervisor records the end of a run whose agents were lost before they could."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dist_train.jobs import JobSpec
+from dist_train.rundir import RunDir
+from dist_train.rundir.events import append_event, read_events
+from launchers.local import Supervisor
+
+
+def supervised(run: RunDir, spec: JobSpec, agent: str) -> int:
+    """The exit code of a run whose agents are this shell command."""
+    environ = {"DIST_TRAIN_RDZV": "", "DIST_TRAIN_JOB": ""}
+    argv = ["sh", "-c", f"cd {run.control}; {agent}"]
+    return Supervisor(run, spec, [{"argv": argv, "env": environ}]).run()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    append_event(made, "submitted", launcher="local")
+    append_event(made, "attempt_started", 3)
+    return made
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_the_last_loss_is_recorded_as_the_end(run: RunDir, job: Callable[..., JobSpec], allowed: int) -> None:
+    code = supervised(run, job(run_dir=run.path, max_restarts=allowed), "kill -9 $$")
+    last = list(read_events(run))[-1]
+    assert (last["kind"], last["exit_code"], last["attempt"]) == ("finished", code, 3)
+    assert "lost" in last["why"]
+
+
+@pytest.mark.parametrize("kind", ["finished", "preempted"])
+def test_an_end_that_agent_0_recorded_stays_the_last_event(
+    run: RunDir, job: Callable[..., JobSpec], kind: str
+) -> None:
+    append_event(run, kind, 3, exit_code=1)
+    spec = job(run_dir=run.path, max_restarts=0)
+    assert supervised(run, spec, "echo 1 > verdict-local.0; exit 1") == 1
+    assert [event["kind"] for event in read_events(run)][-1] == kind
+    assert len(list(read_events(run))) == 3
