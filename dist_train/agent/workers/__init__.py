@@ -6,6 +6,8 @@ processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
 worker_main         the first code of every rank: runs the target, records its error
 rank_signals        SIGTERM in a rank and in its children
+dropped_interrupts  a stop that Python drops in a finalizer is raised again
+output_lines        OutputLines: a rank's output cut into lines, progress bars too
 rank_output         RankOutput, RankLog: what is shown of the ranks' output, and their log files
 failure_report      the Failure record of a rank that has ended
 graceful_stop       GracefulStop: save and stop within the grace period

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import IO
 
 from dist_train.agent import timeouts
+from dist_train.agent.workers.output_lines import OutputLines
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ExitCode
@@ -48,7 +49,7 @@ class Workers:
         self._exit_mark = exit_mark
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
-        self._partial: dict[int, bytes] = {}
+        self._streams: dict[int, tuple[str, Rank, OutputLines]] = {}
         for rank in self.ranks:
             self._watch(rank)
         self._thread = threading.Thread(target=self._loop, name="agent-workers", daemon=True)
@@ -91,6 +92,7 @@ class Workers:
             with suppress(OSError):  # above the limit of this user
                 fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._register(stream.fileno(), (name, rank, stream))
+            self._streams[stream.fileno()] = (name, rank, OutputLines())
         self._register(os.pidfd_open(rank.process.pid), ("pid", rank, None))
 
     def _register(self, descriptor: int, data: tuple[str, Rank, IO[bytes] | None]) -> None:
@@ -108,6 +110,7 @@ class Workers:
                     self._reap(rank, key.fd)
                 else:
                     self._read(kind, rank, key.fd, stream)
+            self._show_states()
             self._output.tick()
             if self.all_ended:
                 # A grandchild may hold a pipe open for ever: read what is buffered, then stop.
@@ -161,17 +164,22 @@ class Workers:
                 return
             except OSError:
                 chunk = b""
+            lines = self._streams[descriptor][2]
             if not chunk:
-                rest = self._partial.pop(descriptor, b"")
+                rest = lines.rest()
                 if rest:
                     self._line(kind, rank, rest)
                 self._forget(descriptor)
                 return
-            *lines, rest = (self._partial.pop(descriptor, b"") + chunk).split(b"\n")
-            if rest:
-                self._partial[descriptor] = rest
-            for line in lines:
+            for line in lines.feed(chunk):
                 self._line(kind, rank, line)
+
+    def _show_states(self) -> None:
+        """Show how progress bars stand that have not ended their line for a while."""
+        for kind, rank, lines in self._streams.values():
+            state = lines.state()
+            if state is not None:
+                self._line(kind, rank, state)
 
     def _line(self, kind: str, rank: Rank, line: bytes) -> None:
         rank.log.write(line)
@@ -185,3 +193,4 @@ class Workers:
         if descriptor in self._open:
             self._selector.unregister(descriptor)
             self._open.discard(descriptor)
+            self._streams.pop(descriptor, None)

@@ -7,9 +7,9 @@ for ever. So the rank takes SIGTERM by a handler that does nothing of its own; e
 A worker of a DataLoader obeys its parent only: another's signal must not end it, since the rank still needs
 it in order to save.
 
-Not where the scheduler signals every process of a job step (Slurm; env.STEP_SIGNALS): there SIGTERM stays
-blocked in ranks and their children, since a preemption would end the children that the rank saves with, and
-a child cannot know whose signal it gets. Children are ended by SIGINT or SIGKILL there.
+Not where the scheduler signals every process of a job step (Slurm; env.STEP_SIGNALS): there SIGTERM and
+SIGUSR2 stay blocked in ranks and their children, since a preemption would end the children that the rank
+saves with, and a child cannot know whose signal it gets. Children are ended by SIGINT or SIGKILL there.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _forking = threading.local()
 
 
 def take_sigterm() -> None:
-    """Install the handler, unblock SIGTERM, and prepare forked children; in the main thread, once."""
+    """Install the handler, unblock both signals, and prepare forked children; in the main thread, once."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     os.register_at_fork(
         before=_before_fork, after_in_parent=_in_forking_parent, after_in_child=_in_forked_child
     )
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    # SIGUSR2 has a meaning for the agent only; blocked, it would not reach a script's own handler.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR2})
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     # A library's handler may call this one, the one before its own, and then stops by itself.
-    if signal.getsignal(signal.SIGTERM) is not _on_sigterm or not _agent_interrupts():
+    if signal.getsignal(signal.SIGTERM) is not _on_sigterm or not agent_interrupts():
         return
     if _in_fork_hook(frame):
         _thread.start_new_thread(_come_again, ())
@@ -66,7 +67,7 @@ def _come_again() -> None:
     _thread.interrupt_main(signal.SIGTERM)
 
 
-def _agent_interrupts() -> bool:
+def agent_interrupts() -> bool:
     """Whether it is the agent that ends this rank: a scheduler's signal to all processes does not."""
     path = os.environ.get(env.STOP_FILE)
     if not path:

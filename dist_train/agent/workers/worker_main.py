@@ -22,9 +22,10 @@ from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
-from dist_train.agent.workers.rank_signals import take_sigterm
+from dist_train.agent.workers.rank_signals import agent_interrupts, take_sigterm
 from dist_train.errors import DistTrainError
 from dist_train.jobs.parent_death_signal import end_with_parent
 
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get(env.STEP_SIGNALS) != "1":
         take_sigterm()
+    raise_dropped_interrupts(agent_interrupts)
     set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
     faulthandler.enable()
