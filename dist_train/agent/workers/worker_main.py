@@ -16,6 +16,7 @@ import runpy
 import signal
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
@@ -105,8 +106,9 @@ def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
 def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
     sys.path.insert(0, str(Path(path).resolve().parent))
-    module.__file__ = path
-    module.__dict__["__builtins__"] = __builtins__
+    loader = SourceFileLoader("__main__", path)
+    named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
+    module.__dict__.update(named, __builtins__=__builtins__)
     sys.modules["__main__"] = module
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, module.__dict__)
