@@ -1,4 +1,4 @@
-"""A rank's output as lines; of a progress bar, which writes over itself, its state now and then, and the last.
+"""A rank's output as lines; of a progress bar, which writes over itself, its state now and then.
 
 tqdm and `print(…, end="\\r")` end no line for as long as an epoch takes. Without this a bar would be shown at
 its end, all its states in one line, and be kept until then.
