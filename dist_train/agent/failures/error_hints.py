@@ -1,4 +1,4 @@
-"""Hints for common errors of torch about devices and memory: one line of advice for each.
+"""Hints for common errors, most of torch about devices and memory: one line of advice for each.
 
 Called in the rank that failed, while the exception still has its frames: the facts in the line (which
 tensor, how many GPUs, how large /dev/shm is) are those of that process.
@@ -105,6 +105,10 @@ def _one_value_per_channel(error: BaseException, found: re.Match[str]) -> str:
     )
 
 
+def _no_stdin(error: BaseException, found: re.Match[str]) -> str:
+    return "a rank has no stdin, on any launcher: hand it over as an option, --env or --secret"
+
+
 _MORE_SHM = "a larger /dev/shm (docker run --shm-size=8g, --shm 8Gi on Kubernetes)"
 
 
@@ -132,5 +136,6 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"shared memory segment /dev/shm/nccl", _shm_full),
     (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
     (r"CUDA out of memory", _out_of_memory),
+    (r"EOF when reading a line", _no_stdin),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
 )

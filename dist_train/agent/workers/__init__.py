@@ -6,6 +6,7 @@ processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
 worker_main         the first code of every rank: runs the target, records its error
 rank_signals        SIGTERM in a rank and in its children
+dropped_interrupts  a stop that Python drops in a finalizer is raised again
 rank_output         RankOutput: what is shown of the ranks' output
 rank_log            RankLog: the log file of a rank
 failure_report      the Failure record of a rank that has ended

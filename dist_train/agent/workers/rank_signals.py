@@ -45,7 +45,7 @@ def take_sigterm() -> None:
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
     # A library's handler may call this one, the one before its own, and then stops by itself.
-    if signal.getsignal(signal.SIGTERM) is not _on_sigterm or not _agent_interrupts():
+    if signal.getsignal(signal.SIGTERM) is not _on_sigterm or not agent_interrupts():
         return
     if _in_fork_hook(frame):
         _thread.start_new_thread(_come_again, ())
@@ -68,7 +68,7 @@ def _come_again() -> None:
     _thread.interrupt_main(signal.SIGTERM)
 
 
-def _agent_interrupts() -> bool:
+def agent_interrupts() -> bool:
     """Whether it is the agent that ends this rank: a scheduler's signal to all processes does not."""
     path = os.environ.get(env.STOP_FILE)
     if not path:

@@ -16,15 +16,17 @@ import runpy
 import signal
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
-from dist_train.agent.workers.rank_signals import take_sigterm
+from dist_train.agent.workers.rank_signals import agent_interrupts, take_sigterm
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError
 from dist_train.jobs.parent_death_signal import end_with_parent
@@ -42,6 +44,7 @@ def main(argv: list[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get(env.STEP_SIGNALS) != "1":
         take_sigterm()
+    raise_dropped_interrupts(agent_interrupts)
     set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
     faulthandler.enable()
@@ -106,8 +109,9 @@ def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
 def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
     sys.path.insert(0, str(Path(path).resolve().parent))
-    module.__file__ = path
-    module.__dict__["__builtins__"] = __builtins__
+    loader = SourceFileLoader("__main__", path)
+    named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
+    module.__dict__.update(named, __builtins__=__builtins__)
     sys.modules["__main__"] = module
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, module.__dict__)

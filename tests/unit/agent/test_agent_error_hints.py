@@ -86,6 +86,7 @@ def test_errors_that_torch_raises_here(situation: Situation, hint: str) -> None:
 @pytest.mark.parametrize(
     ("situation", "text", "hint"),
     [
+        ("input() in a rank", "EOF when reading a line", "a rank has no stdin"),
         (
             "cpu and cuda",
             "Expected all tensors to be on the same device, but found at least two",

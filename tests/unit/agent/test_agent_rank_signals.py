@@ -127,6 +127,21 @@ if len(sys.argv) == 1:
     assert said == f"{blocked}\n" * 2
 
 
+@pytest.mark.parametrize(("step_signals", "printed"), [("0", "called\n"), ("1", "blocked\n")])
+def test_a_scripts_handler_of_sigusr2_is_called_except_where_the_scheduler_sends_it(
+    tmp_path: Path, step_signals: str, printed: str
+) -> None:
+    script = """
+import os, signal
+
+signal.signal(signal.SIGUSR2, lambda number, frame: print("called"))
+os.kill(os.getpid(), signal.SIGUSR2)
+if signal.SIGUSR2 in signal.sigpending():
+    print("blocked")
+"""
+    assert output_of(begin(tmp_path, script, **{env.STEP_SIGNALS: step_signals})) == printed
+
+
 @pytest.mark.parametrize("how", ["popen", "fork", "spawn"])
 def test_terminate_ends_a_child_of_a_rank(tmp_path: Path, how: str) -> None:
     assert output_of(begin(tmp_path, TERMINATE, how)) == f"{-signal.SIGTERM}\n"
@@ -164,6 +179,48 @@ def test_a_stop_calls_the_handler_of_the_script_and_else_interrupts_it(
     finally:
         rank.kill()
     assert (rank.returncode, text.endswith(printed) or printed in text.splitlines()[-1]) == (code, True), text
+
+
+@pytest.mark.parametrize(
+    ("where", "handler", "code"),
+    [
+        ("finalizer", "", 130),
+        ("finalizer", "lambda number, frame: sys.exit(7)", 7),
+        ("fork", "default_int_handler", 130),
+    ],
+)
+def test_a_stop_that_python_drops_is_raised_again(
+    tmp_path: Path, where: str, handler: str, code: int
+) -> None:
+    # As in a DataLoader's `__del__`, which joins its workers, and in hooks of os.fork().
+    script = f"""
+import os, signal, sys, time
+from signal import default_int_handler
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.5)
+
+class Batches:
+    def __del__(self):
+        stop()
+
+if {handler!r}:
+    signal.signal(signal.SIGTERM, {handler or None})
+if {where!r} == "fork":
+    os.register_at_fork(before=stop)
+    if os.fork() == 0:
+        os._exit(0)
+else:
+    Batches()
+time.sleep(5)
+print("went on")
+"""
+    stop_file = StopFile.create(tmp_path / "stop", 1)
+    stop_file.interrupts = True
+    rank = begin(tmp_path, script, **{env.STOP_FILE: str(tmp_path / "stop")})
+    printed = output_of(rank)
+    assert (rank.returncode, "went on" in printed, "ignored" in printed) == (code, False, False), printed
 
 
 def test_a_signal_during_a_fork_interrupts_the_script_after_it(tmp_path: Path) -> None:

@@ -46,3 +46,20 @@ def test_a_script_whose_last_losses_were_not_finite_ends_with_73(tmp_path: Path,
     rank = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
     done = subprocess.run([*rank, str(script)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, "call 2: the loss is not finite" in done.stderr) == (73, True), done
+
+
+def test_a_scripts_globals_are_those_of_a_plain_python(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "for name in sorted(globals()):\n"
+        "    kind = type(globals()[name]).__name__\n"
+        "    print(name, kind, globals()[name] if kind == 'str' else '')\n"
+        "print(__loader__.get_data(__file__)[:8])\n"
+    )
+    rank = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
+    plain, ours = (
+        subprocess.run([*words, str(script)], capture_output=True, text=True, timeout=60).stdout
+        for words in ([sys.executable], rank)
+    )
+    assert "SourceFileLoader" in plain
+    assert ours == plain
