@@ -9,4 +9,5 @@ slurm_output       the output files of a job, read while they grow
 slurm_queries      the state of a job by squeue, scontrol and sacct
 slurm_reasons      Slurm's states and reasons, explained
 slurm_state        a JobState from Slurm's answer and the run's records
+uninterrupted      Ctrl-C while sbatch has not answered
 """
