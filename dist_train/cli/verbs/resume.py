@@ -10,7 +10,7 @@ import click
 from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
-from dist_train.cli.options.param_types import Count
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option, run_argument
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
@@ -46,11 +46,11 @@ class Changes:
     ),
 )
 @run_argument
-@once("-N", "--nodes", "--nnodes", type=Count(1), help="Another number of nodes.")
+@once("-N", "--nodes", "--nnodes", type=Count(1, MOST_NODES), help="Another number of nodes.")
 @once(
     "--gpus-per-node",
     "--nproc-per-node",
-    type=Count(1),
+    type=Count(1, MOST_PROCESSES_PER_NODE),
     metavar="G",
     help="Another number of processes per node.",
 )
