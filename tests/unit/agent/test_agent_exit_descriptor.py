@@ -31,4 +31,7 @@ def test_it_is_readable_once_the_child_has_ended(kernel: str, monkeypatch: pytes
         assert select.select([descriptor], [], [], 10)[0] == [descriptor]
         assert child.wait() == 3, "whoever watches reaps it"
     os.close(descriptor)
-    assert not [each for each in threading.enumerate() if each.name == f"exit-of-{child.pid}"]
+    for thread in threading.enumerate():
+        if thread.name == f"exit-of-{child.pid}":
+            thread.join(timeout=10)
+            assert not thread.is_alive()
