@@ -84,7 +84,7 @@ def _heartbeat_is_fresh(run: RunDir) -> bool | None:
 
 
 def _beats(run: RunDir) -> bool:
-    """Whether a heartbeat is seen: the lease is written anew every 5 s."""
+    """Whether a heartbeat is seen: an owner writes one every 5 s."""
     first = _change_mark(run)
     deadline = time.monotonic() + _BEAT_SEEN_S
     while time.monotonic() < deadline:

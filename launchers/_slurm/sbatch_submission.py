@@ -50,7 +50,7 @@ def submit(plan: Plan) -> JobHandle:
     _report_dropped_variables()
     if values:
         write_bytes_atomic(run.secrets, json.dumps(values).encode())
-    with Uninterrupted() as interrupt:
+    with Uninterrupted(_say_that_it_waits) as interrupt:
         result = _answer(record["argv"], spec)
         if result.without_answer:
             raise _unknown(f"Slurm's controller has not answered: {result.message}", spec)
@@ -62,6 +62,14 @@ def submit(plan: Plan) -> JobHandle:
         if interrupt.asked:
             raise SubmittedMeanwhile(handle)
     return handle
+
+
+def _say_that_it_waits() -> None:
+    print(
+        "\n[dist-train] Ctrl-C: waiting for sbatch's answer, since the job may be taken already; "
+        "once more gives up",
+        file=sys.stderr,
+    )
 
 
 def _answer(argv: list[str], spec: JobSpec) -> CommandResult:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 
 class Uninterrupted:
     """A `with` block in which the first Ctrl-C is only noted; a second one raises KeyboardInterrupt.
 
+    Args:
+        on_first: called at the first Ctrl-C.
+
     Attributes:
         asked: whether there was a Ctrl-C.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[], None]) -> None:
         self.asked = False
+        self._on_first = on_first
         self._is_main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Uninterrupted:
@@ -37,8 +41,4 @@ class Uninterrupted:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        print(
-            "\n[dist-train] Ctrl-C: waiting for sbatch's answer, since the job may be taken already; "
-            "once more gives up",
-            file=sys.stderr,
-        )
+        self._on_first()
