@@ -16,6 +16,7 @@ from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
 from dist_train.cli.run.job_state import is_active, is_unknown, query_state
 from dist_train.cli.run.resume_lock import resume_lock
+from dist_train.cli.run.run_owner import refuse_foreign
 from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
 from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.launcher import JobHandle
@@ -67,6 +68,7 @@ def resume(run: str, progress: str | None, detach: bool, dry_run: bool, **change
     if detach and dry_run:
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
     opened = open_run(run)
+    refuse_foreign(opened.run)
     _refuse_by_hand(opened)
     _refuse_without_meaning(opened, changes["mem"])
     if dry_run:
