@@ -20,6 +20,7 @@ from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.polling import Pace
 from dist_train.jobs.spec import canonical_json
 from dist_train.rundir import RunDir
+from dist_train.rundir.file_age import file_age_s
 from dist_train.rundir.records import read_json, write_bytes_atomic
 from launchers._slurm import batch_script, sbatch_submission
 from launchers._slurm.slurm_client import call
@@ -90,7 +91,8 @@ class SlurmLauncher(Launcher):
         request = run.cancel_request
         if not request.exists():
             write_bytes_atomic(request, b"cancel\n")
-        if state.phase != "running" or time.time() - request.stat().st_mtime > _grace_s(run):
+        age = file_age_s(request, run.control)
+        if state.phase != "running" or (age is not None and age > _grace_s(run)):
             job, where = job_and_cluster(handle)
             sbatch_submission.check_cancelled(job, call(["scancel", *where, job]))
             run.secrets.unlink(missing_ok=True)

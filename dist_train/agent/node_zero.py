@@ -129,17 +129,42 @@ class NodeZero:
 
     def _watch_control(self) -> None:
         """Poll control/ for `dist-train cancel`, a lost node, and a later start that claims the run."""
-        run = self._settings.run
-        cancel, cancelled, agent_ended = run.cancel_request, False, False
+        requests = _ControlRequests(self._settings)
+        failing: str | None = None
         while True:
-            if not agent_ended and (lost := LostNode.read(run.lost_node(self._settings.job))) is not None:
-                agent_ended = True
-                self._server.agent_ended(lost)
-            if not cancelled and cancel.exists():
-                cancelled = True
-                self._on_cancel()
-            if (by := self._recorder.superseded) is not None:
-                why = f"the job's later start {by} has taken the run over"
-                self._server.end(why, self._platform.superseded_code)
-                return
+            try:
+                if (lost := requests.lost_node()) is not None:
+                    self._server.agent_ended(lost)
+                if requests.cancelled():
+                    self._on_cancel()
+                if (by := self._recorder.superseded) is not None:
+                    why = f"the job's later start {by} has taken the run over"
+                    self._server.end(why, self._platform.superseded_code)
+                    return
+                failing = None
+            except (OSError, ValueError) as error:  # a stale handle of NFS: the next look finds the file
+                if str(error) != failing:
+                    logger.warning("control/ could not be read, and is read again: %s", error)
+                failing = str(error)
             time.sleep(_POLL_S)
+
+
+class _ControlRequests:
+    """What was left in control/, each reported once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._cancel = settings.run.cancel_request
+        self._lost_node = settings.run.lost_node(settings.job)
+        self._is_cancelled = self._is_lost = False
+
+    def lost_node(self) -> LostNode | None:
+        """Return the node whose agent has ended, the first time that it is seen."""
+        found = None if self._is_lost else LostNode.read(self._lost_node)
+        self._is_lost = self._is_lost or found is not None
+        return found
+
+    def cancelled(self) -> bool:
+        """Whether `dist-train cancel` has asked, the first time that it is seen."""
+        first = not self._is_cancelled and self._cancel.exists()
+        self._is_cancelled = self._is_cancelled or first
+        return first

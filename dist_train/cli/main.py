@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -161,6 +162,8 @@ def run(argv: list[str] | None = None) -> int:
             return _own_fault()
         click.echo(f"error: {error}", err=True)
         return int(error.exit_code)
+    except PermissionError as error:
+        return _denied(error)
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             return _own_fault()
@@ -175,6 +178,17 @@ def _own_fault() -> int:
     traceback.print_exc()
     click.echo("dist-train itself has failed; please report it with the lines above", err=True)
     return int(ExitCode.INTERNAL)
+
+
+def _denied(error: PermissionError) -> int:
+    """A file that this user may not read or write, most likely of another user's run."""
+    from dist_train.cli.run.run_owner import denied
+
+    if not isinstance(error.filename, (str, os.PathLike)):
+        return _own_fault()
+    refused = denied(Path(error.filename))
+    click.echo(f"error: {refused}", err=True)
+    return int(refused.exit_code)
 
 
 def _full_disk() -> int:

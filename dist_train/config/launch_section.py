@@ -15,19 +15,29 @@ _INIT_METHOD = re.compile(r"env://|tcp://(?:\[[^\]]+\]|[^:/\[\]]+):\d{1,5}|file:
 _LEAST_LOG_BYTES = 1 << 20
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+# Far above any cluster; without them a typing error would be rendered for hours.
+MOST_NODES = 65_536
+MOST_PROCESSES_PER_NODE = 1_024
+
 
 class LaunchConfig(Section):
     """Where to run: one file serves all launchers, and the command line's flags win over it."""
 
     launcher: str = Field(default="local", description="local, slurm or kubernetes.", min_length=1)
-    nodes: int = Field(default=1, ge=1, description="Number of nodes (simulated ones with local).")
+    nodes: int = Field(
+        default=1, ge=1, le=MOST_NODES, description="Number of nodes (simulated ones with local)."
+    )
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_PROCESSES_PER_NODE,
         description="Processes per node, one GPU each. Default: all visible GPUs, or 1 on CPU.",
     )
     max_restarts: int = Field(
-        default=3, ge=0, description="Restarts after crashes over the whole run; preemptions do not count."
+        default=3,
+        ge=0,
+        le=2**31 - 1,
+        description="Restarts after crashes over the whole run; preemptions do not count.",
     )
     restart_on: Literal["crash", "any"] = Field(
         default="crash", description="crash: not after an exception of your own code. any: after that too."

@@ -14,6 +14,7 @@ device_names          names of torch devices, and the nearest to a wrong one
 machine               CPU cores and memory that this process may use
 cgroups               limits of this process's control groups
 port_holder           the process that listens on a port
+process_identity      which process a pid means
 orphans               processes that a run has left behind
 frozen_imports        imports without the cyclic garbage collector
 parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG)

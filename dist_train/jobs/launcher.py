@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dist_train import registry
-from dist_train.errors import ConfigError
+from dist_train.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,18 @@ class JobState:
 
 class Detached(Exception):
     """Raised by `wait` on Ctrl-C where the job does not depend on this process: it goes on."""
+
+
+class SubmittedMeanwhile(KeyboardInterrupt):
+    """Raised by `submit` after a Ctrl-C while the scheduler had not answered: it has taken the job."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        super().__init__(handle.text)
+        self.handle = handle
+
+
+class SubmissionUnknown(UnavailableError):
+    """Raised by `submit` where nobody knows whether the scheduler has taken the job: the run must stay."""
 
 
 class Launcher(ABC):

@@ -8,33 +8,30 @@ preemption signals only the step, and the shell requeues the job after srun.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import sys
 from typing import Any
 
 from dist_train import env
-from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
 from dist_train.jobs.agent_command import agent_argv, agent_environ
+from launchers._slurm.script_values import check_parameters, check_spec, goes_to_the_step_alone
 from launchers._slurm.slurm_options import Options
 
 NAME = "job.sbatch"
 # Slurm signals a time limit up to a minute early or late (sbatch --signal), so the signal is requested a
 # minute before the grace; of a short job at most half is used for it.
 _SIGNAL_MARGIN_S = 60
-# Characters that are impossible in the name of a file that Slurm opens (sbatch, "filename pattern").
-_UNUSABLE = re.compile(r"[\x00-\x1f\x7f'\"\\$`#]")
 _END = "END-OF-CONFIG"
-# Variables of the script itself: it would overwrite an exported variable of the same name.
-_SCRIPT_VARIABLES = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start", "end")
 
 
 def render(spec: JobSpec, options: Options) -> bytes:
     """The script's bytes, a pure function of the arguments; raise ConfigError for values it cannot hold."""
     from submitit import SlurmExecutor
 
-    _refuse_unusable_names(spec)
+    check_spec(spec)
+    parameters = _parameters(spec, options)
+    check_parameters({**parameters, **parameters["additional_parameters"]})
     step = _step(spec, options)
 
     class _AgentExecutor(SlurmExecutor):
@@ -50,25 +47,9 @@ def render(spec: JobSpec, options: Options) -> bytes:
 
     folder = str(spec.run_dir / "logs").replace("%", "%%")
     executor = _AgentExecutor(folder=folder)
-    executor.update_parameters(**_parameters(spec, options))
+    executor.update_parameters(**parameters)
     text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
-    return (text + "\n").encode()
-
-
-def _refuse_unusable_names(spec: JobSpec) -> None:
-    found = _UNUSABLE.search(str(spec.run_dir))
-    if found is not None:
-        raise ConfigError(
-            f"the run directory {str(spec.run_dir)!r} contains {found[0]!r}",
-            cause="Slurm itself opens the job's output file there, and takes no such name",
-            hint="give another one with --run-dir DIR",
-        )
-    taken = [name for name, _ in spec.env if name in _SCRIPT_VARIABLES]
-    if taken:
-        raise ConfigError(
-            f"--env {taken[0]}: the job's script has a variable of this name",
-            hint="set it in the program instead, or under another name",
-        )
+    return (text + "\n").encode(errors="surrogateescape")  # names of files are bytes
 
 
 def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:
@@ -134,7 +115,11 @@ def _signal_delay_s(spec: JobSpec) -> int:
 def _setup(spec: JobSpec, options: Options) -> list[str]:
     environ = agent_environ(spec, "slurm", None, "")
     del environ[env.RUN_DIR], environ[env.RDZV]
-    quoted = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
+    quoted = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in environ.items()
+        if not goes_to_the_step_alone(name)
+    ]
     return [
         "# By hand: edit the lines above, these, and the srun line (nodes, GPUs, cores, logs: in both).",
         f"export {env.RUN_DIR}={shlex.quote(str(spec.run_dir))}",
@@ -228,9 +213,10 @@ _TEARDOWN = [
 
 def _step(spec: JobSpec, options: Options) -> str:
     """The command of the step: the agent with blocked signals, after the prefix of a container runtime."""
-    marker = "@python@"
-    words = [*options.exec_prefix, *agent_argv(spec, marker)]
-    quoted = " ".join('"$python" -u' if word == marker else shlex.quote(word) for word in words)
+    own = [f"{name}={value}" for name, value in spec.env if goes_to_the_step_alone(name)]
+    before = [*(["env", *own] if own else []), *options.exec_prefix]
+    python, *arguments = agent_argv(spec, '"$python" -u')
+    quoted = " ".join([*map(shlex.quote, before), python, *map(shlex.quote, arguments)])
     # srun from 22.05 on does not inherit the job's cores.
     cores = "" if _cpus_per_node(spec) is not None else '--cpus-per-task="$SLURM_CPUS_ON_NODE" '
     return f'{cores}"${{shield[@]}}" {quoted}'

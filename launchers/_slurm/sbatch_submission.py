@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dist_train.errors import ConfigError, UnavailableError
 from dist_train.jobs import JobHandle, JobSpec, Plan
+from dist_train.jobs.launcher import SubmissionUnknown, SubmittedMeanwhile
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
 from dist_train.rundir.records import write_bytes_atomic
@@ -18,10 +19,12 @@ from launchers._slurm.batch_script import NAME
 from launchers._slurm.slurm_client import (
     SUBMIT_TIMEOUT_S,
     CommandResult,
+    NoAnswer,
     call,
     dropped_variables,
     unreachable_error,
 )
+from launchers._slurm.uninterrupted import Uninterrupted
 
 SUBMISSION = "submission.json"
 
@@ -47,13 +50,43 @@ def submit(plan: Plan) -> JobHandle:
     _report_dropped_variables()
     if values:
         write_bytes_atomic(run.secrets, json.dumps(values).encode())
-    result = call(record["argv"], SUBMIT_TIMEOUT_S)
-    if result.returncode != 0:
-        run.secrets.unlink(missing_ok=True)
-    _check_accepted(result)
-    handle = handle_of(result)
-    append_event(run, "submitted", launcher="slurm", handle=handle.text, host=socket.gethostname())
+    with Uninterrupted(_say_that_it_waits) as interrupt:
+        result = _answer(record["argv"], spec)
+        if result.without_answer:
+            raise _unknown(f"Slurm's controller has not answered: {result.message}", spec)
+        if result.returncode != 0:
+            run.secrets.unlink(missing_ok=True)
+        _check_accepted(result)
+        handle = handle_of(result, spec)
+        append_event(run, "submitted", launcher="slurm", handle=handle.text, host=socket.gethostname())
+        if interrupt.asked:
+            raise SubmittedMeanwhile(handle)
     return handle
+
+
+def _say_that_it_waits() -> None:
+    print(
+        "\n[dist-train] Ctrl-C: waiting for sbatch's answer, since the job may be taken already; "
+        "once more gives up",
+        file=sys.stderr,
+    )
+
+
+def _answer(argv: list[str], spec: JobSpec) -> CommandResult:
+    try:
+        return call(argv, SUBMIT_TIMEOUT_S, own_session=True)
+    except KeyboardInterrupt:
+        raise _unknown("interrupted before sbatch had answered", spec) from None
+    except NoAnswer as error:
+        raise _unknown(error.what, spec) from error
+
+
+def _unknown(what: str, spec: JobSpec) -> SubmissionUnknown:
+    return SubmissionUnknown(
+        what,
+        cause="whether Slurm has taken the job is unknown, so its run directory stays: " + str(spec.run_dir),
+        hint=f"`squeue --me --name {spec.name}` shows whether it was taken; if not, remove the directory",
+    )
 
 
 def _prepare(run: RunDir) -> None:
@@ -110,14 +143,10 @@ def _report_dropped_variables() -> None:
         )
 
 
-def handle_of(result: CommandResult) -> JobHandle:
+def handle_of(result: CommandResult, spec: JobSpec) -> JobHandle:
     """The handle of `123`, or of `123;cluster` at a multi-cluster site, as sbatch --parsable prints it."""
     last = (result.stdout.strip().splitlines() or [""])[-1]
     job, _, cluster = last.partition(";")
     if not job.isdigit():
-        raise UnavailableError(
-            f"sbatch's answer {result.stdout.strip()!r} holds no job id",
-            cause="sbatch may be a wrapper of this site",
-            hint="`squeue --me` shows whether the job was taken",
-        )
+        raise _unknown(f"sbatch's answer {result.stdout.strip()!r} holds no job id", spec)
     return JobHandle(f"slurm:{job}" + (f"@{cluster}" if cluster else ""))

@@ -39,6 +39,8 @@ _NO_CONTROLLER = re.compile(
     r"slurm_load_jobs error: unable|protocol authentication error",
     re.IGNORECASE,
 )
+# The request was sent; what became of it is not known.
+_SENT = re.compile(r"timed out on send/recv|zero bytes were transmitted", re.IGNORECASE)
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 QUERY_TIMEOUT_S = 30.0
 SUBMIT_TIMEOUT_S = 120.0
@@ -66,16 +68,28 @@ class CommandResult:
         return self.returncode != 0 and _NO_CONTROLLER.search(self.stderr) is not None
 
     @property
+    def without_answer(self) -> bool:
+        """Whether the controller may have got the request, and did not answer it."""
+        return self.returncode != 0 and _SENT.search(self.stderr) is not None
+
+    @property
     def unknown_job(self) -> bool:
         """Whether Slurm answered that it has no such job (any more)."""
         return self.returncode != 0 and _UNKNOWN_JOB.search(self.stderr) is not None
 
 
-def call(argv: Sequence[str], timeout_s: float = QUERY_TIMEOUT_S) -> CommandResult:
+class NoAnswer(UnavailableError):
+    """A command of Slurm did not end in time."""
+
+
+def call(argv: Sequence[str], timeout_s: float = QUERY_TIMEOUT_S, own_session: bool = False) -> CommandResult:
     """Run one command of Slurm; raise UnavailableError (69) if it is missing or does not answer.
 
     With a dead controller a command retries for 18 s; `scontrol ping` reports it at once and ends the wait,
     except that of the submission itself, whose job may have been accepted.
+
+    Args:
+        own_session: keep a terminal's Ctrl-C from the command.
     """
     if shutil.which(argv[0]) is None:
         raise UnavailableError(
@@ -92,16 +106,20 @@ def call(argv: Sequence[str], timeout_s: float = QUERY_TIMEOUT_S) -> CommandResu
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        start_new_session=own_session,
     ) as process:
         try:
             out, err = _communicate(process, argv, timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise UnavailableError(
+            raise NoAnswer(
                 f"Slurm's controller cannot be reached: {argv[0]} has no answer",
                 cause="it is down, or cannot be reached from here",
                 hint="`scontrol ping` asks it",
             ) from None
+        except KeyboardInterrupt:
+            process.kill()
+            raise
     return CommandResult(argv[0], process.returncode, out, err)
 
 

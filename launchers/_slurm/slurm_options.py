@@ -131,7 +131,7 @@ class Options(BaseModel):
     @field_validator("setup", mode="after")
     @classmethod
     def _no_trap(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for line in value:
+        for line in (each for text in value for each in text.splitlines()):
             if re.search(r"\btrap\b.*\b(SIG)?TERM\b", line):
                 raise ValueError(
                     f"{line!r} traps TERM: the script must end on it, or a cancelled job would be requeued"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dist_train.agent import timeouts
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError
+from dist_train.jobs.process_identity import started_at, this_machine
 from dist_train.jobs.run_state import owner_lives
 from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_atomic
 
@@ -38,7 +39,7 @@ class Lease:
             give_up: polled while an earlier start is waited for, where that may take long.
         """
         lease = read_json(self._run.lease)
-        if lease is not None and owner_lives(self._run, lease):
+        if lease is not None and owner_lives(self._run, lease) is not False:
             if not _is_later_start(self._settings.job, str(lease.get("job"))):
                 raise ConfigError(
                     f"the run {self._run.path} is at work already: "
@@ -52,7 +53,7 @@ class Lease:
     def _supersede(self, lease: dict[str, object]) -> None:
         write_bytes_atomic(self._claim, f"{self._settings.job}\n".encode())
         deadline = time.monotonic() + timeouts.HOST_DEATH_S
-        while owner_lives(self._run, lease) and self._run.lease.exists():
+        while owner_lives(self._run, lease) is not False and self._run.lease.exists():
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"the run {self._run.path} is still at work for the job's earlier start: "
@@ -91,6 +92,8 @@ class Lease:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "machine": this_machine(),
+            "started": started_at(os.getpid()),
             "job": self._settings.job,
             "attempt": attempt,
         }

@@ -12,6 +12,7 @@ rank_log            RankLog: the log file of a rank
 failure_report      the Failure record of a rank that has ended
 graceful_stop       GracefulStop: save and stop within the grace period
 interpreter_exit    a rank's way out: what is flushed, kept and marked for its agent
+exit_descriptor     a descriptor that becomes readable when a rank ends
 exit_watchdog       ExitWatchdog: end ranks that hang on their way out
 process_title       what `ps` shows
 """

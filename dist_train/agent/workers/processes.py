@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import IO
 
 from dist_train.agent import timeouts
+from dist_train.agent.workers.exit_descriptor import exit_descriptor
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ExitCode
@@ -96,7 +97,7 @@ class Workers:
             with suppress(OSError):  # above the limit of this user
                 fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._register(stream.fileno(), (name, rank, stream))
-        self._register(os.pidfd_open(rank.process.pid), ("pid", rank, None))
+        self._register(exit_descriptor(rank.process.pid), ("pid", rank, None))
 
     def _register(self, descriptor: int, data: tuple[str, Rank, IO[bytes] | None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, data)

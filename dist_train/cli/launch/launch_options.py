@@ -10,7 +10,7 @@ import click
 from dist_train import registry
 from dist_train.cli.launch.local_rank_flag import CHOICES
 from dist_train.cli.live import display_mode
-from dist_train.cli.options.param_types import Count, OneOf
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, OneOf
 from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb
 from dist_train.errors import ConfigError
@@ -62,12 +62,12 @@ def option_groups() -> list[OptionGroup]:
         _value("-m", "module", help="Run a module, as `python -m` does.", metavar="MODULE"),
     ]
     size = [
-        _value("-N", "--nodes", "--nnodes", help="Number of nodes.  [default: 1]", type=Count(1)),
+        _value("-N", "--nodes", "--nnodes", help="Number of nodes.  [default: 1]", type=Count(1, MOST_NODES)),
         _value(
             "--gpus-per-node",
             "--nproc-per-node",
             help="Processes per node.  [default: all visible GPUs, or 1 on CPU]",
-            type=Count(1),
+            type=Count(1, MOST_PROCESSES_PER_NODE),
             metavar="G",
         ),
         _value(

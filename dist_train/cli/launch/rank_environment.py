@@ -50,6 +50,8 @@ def rank_environment(arguments: LaunchArguments, launch: LaunchConfig) -> tuple[
         name, value = _env_variable(word)
         if typed.setdefault(name, value) != value:
             raise UsageError(f"--env {name} is given twice: {typed[name]} and {value}", hint="give it once")
+    for name in launch.env:
+        _refuse_own_variable("launch.env", name)
     return tuple(sorted({**launch.env, **typed}.items()))
 
 
@@ -64,9 +66,13 @@ def _env_variable(word: str) -> tuple[str, str]:
             f"--env {name}=… looks like a secret, and the plan is written into the run directory",
             hint=f"hand it over with --secret {name}",
         )
-    if name.startswith("DIST_TRAIN_") and name != env.INJECT:
-        raise UsageError(f"--env {name}: variables DIST_TRAIN_* are dist-train's own")
+    _refuse_own_variable("--env", name)
     return name, value
+
+
+def _refuse_own_variable(where: str, name: str) -> None:
+    if name.startswith("DIST_TRAIN_") and name != env.INJECT:
+        raise UsageError(f"{where} {name}: variables DIST_TRAIN_* are dist-train's own")
 
 
 def secret_names(arguments: LaunchArguments, launcher: Launcher) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ import click
 from pydantic import BaseModel
 
 from dist_train.cli.live.display_mode import Progress
-from dist_train.cli.live.follow_job import follow
+from dist_train.cli.live.follow_job import follow, print_detached
 from dist_train.cli.run.find_run import rename_handle, write_job
 from dist_train.errors import ExitCode
-from dist_train.jobs.launcher import JobHandle, Launcher, Plan
+from dist_train.jobs.launcher import JobHandle, Launcher, Plan, SubmittedMeanwhile
 from dist_train.jobs.spec import JobSpec
 from dist_train.rundir import RunDir
 
@@ -35,9 +35,18 @@ def print_plan(launcher: Launcher, spec: JobSpec, options: BaseModel, notices: I
 
 
 def submit_plan(launcher: Launcher, plan: Plan, spec: JobSpec, options: BaseModel) -> JobHandle:
-    """Submit the plan and write job.json: from then on the directory is a run."""
-    handle = launcher.submit(plan)
-    write_job(RunDir(spec.run_dir), launcher.name, handle, spec, options.model_dump(mode="json"))
+    """Submit the plan and write job.json: from then on the directory is a run.
+
+    Raises SubmittedMeanwhile, a KeyboardInterrupt, for a job that goes on after a Ctrl-C.
+    """
+    run, record = RunDir(spec.run_dir), options.model_dump(mode="json")
+    try:
+        handle = launcher.submit(plan)
+    except SubmittedMeanwhile as taken:
+        write_job(run, launcher.name, taken.handle, spec, record)
+        print_detached(run, taken.handle)
+        raise
+    write_job(run, launcher.name, handle, spec, record)
     return handle
 
 

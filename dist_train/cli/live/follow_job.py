@@ -29,15 +29,20 @@ def follow(launcher: Launcher, handle: JobHandle, run_dir: Path, progress: Progr
         with shown(progress, open_found(run)):
             code = launcher.wait(handle, str(run_dir))
     except Detached:
-        word = short_name_of(run)
-        click.echo(
-            f"\n[dist-train] detached: job {handle.id} goes on.\n"
-            f"  dist-train logs -f {word}\n  dist-train cancel {word}",
-            err=True,
-        )
+        print_detached(run, handle)
         return int(ExitCode.INTERRUPTED)
     report_end(run, code, failed_now=_stamp(run.failure) != before)
     return code
+
+
+def print_detached(run: RunDir, handle: JobHandle) -> None:
+    """Print that the job goes on, and how to follow or end it."""
+    word = short_name_of(run)
+    click.echo(
+        f"\n[dist-train] detached: job {handle.id} goes on.\n"
+        f"  dist-train logs -f {word}\n  dist-train cancel {word}",
+        err=True,
+    )
 
 
 def report_end(run: RunDir, code: int, failed_now: bool) -> None:

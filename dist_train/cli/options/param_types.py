@@ -8,6 +8,10 @@ import click
 
 from dist_train.near_names import nearest
 
+# As in dist_train.config.launch_section, which this module does not load.
+MOST_NODES = 65_536
+MOST_PROCESSES_PER_NODE = 1_024
+
 
 class OneOf(click.Choice):  # type: ignore[type-arg]  # generic from click 8.2 on
     """One of several names; the error for a misspelt one has the nearest."""
@@ -23,19 +27,22 @@ class OneOf(click.Choice):  # type: ignore[type-arg]  # generic from click 8.2 o
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]
-    """A whole number, with a lower bound."""
+    """A whole number within bounds."""
 
     name = "N"
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, most: int = 2**31 - 1) -> None:
         self.least = least
+        self.most = most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Text -> number."""
         try:
             number = int(value)
         except ValueError:
-            self.fail(f"{value!r} is not a whole number.", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
         if number < self.least:
             self.fail(f"{number} is too small: it must be at least {self.least}.", param, ctx)
+        if number > self.most:
+            self.fail(f"{number} is too large: it must be at most {self.most}.", param, ctx)
         return number

@@ -1,6 +1,7 @@
 """A run on disk and its job.
 
 find_run            a run by name, directory or handle; job.json
+run_owner           whose run it is
 job_state           the state of a job, queried from its launcher
 run_summary         attempt, checkpoint, metrics and failure from the run's records
 run_status          both together: what `status` and `list` show

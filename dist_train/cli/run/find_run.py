@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dist_train.cli.run.run_owner import denied, is_own
 from dist_train.errors import ConfigError, NotFoundError, UsageError
 from dist_train.jobs.launcher import JobHandle, Launcher, load_launcher
 from dist_train.jobs.spec import JobSpec
@@ -50,14 +51,9 @@ class OpenedRun:
 def find_run(name: str) -> RunDir:
     """The run of that directory, name or handle; raise NotFoundError (66) with the nearest name."""
     if name == LAST:
-        runs = list(all_runs())
-        if not runs:
-            raise NotFoundError(
-                f"there is no run in {ROOT.absolute()}", hint="dist-train launch examples/digits.yaml"
-            )
-        return max(runs, key=lambda run: run.job.stat().st_mtime)
+        return _newest_own_run()
     places = [RunDir(Path(os.path.normpath(place.absolute()))) for place in (Path(name), ROOT / name)]
-    for found in ([run for run in places if run.is_run], [run for run in all_runs() if _is_job(run, name)]):
+    for found in ([run for run in places if _is_run(run)], [run for run in all_runs() if _is_job(run, name)]):
         if len(set(found)) > 1:
             raise _ambiguous(name, found)
         if found:
@@ -72,13 +68,52 @@ def find_run(name: str) -> RunDir:
     )
 
 
-def all_runs(root: Path = ROOT) -> Iterator[RunDir]:
-    """Every run below `runs/`, in order of name."""
+def _newest_own_run() -> RunDir:
+    runs = list(all_runs(skipped=note_skipped))
+    own = [run for run in runs if is_own(run)]
+    if own:
+        return max(own, key=lambda run: run.job.stat().st_mtime)
+    raise NotFoundError(
+        f"there is no run {'of yours ' if runs else ''}in {ROOT.absolute()}",
+        cause=f"those of others are taken by name only: {', '.join(run.path.name for run in runs)}"
+        if runs
+        else None,
+        hint="dist-train launch examples/digits.yaml",
+    )
+
+
+def all_runs(root: Path = ROOT, skipped: Callable[[Path], None] | None = None) -> Iterator[RunDir]:
+    """Every run below `runs/`, in order of name.
+
+    Args:
+        skipped: called with each folder that may not be read, as another user's may not.
+    """
     if root.is_dir():
         for folder in sorted(root.iterdir()):
             run = RunDir(folder.absolute())
-            if run.is_run:
+            try:
+                is_run = run.is_run
+            except PermissionError:
+                if skipped is not None:
+                    skipped(folder)
+                continue
+            if is_run:
                 yield run
+
+
+def note_skipped(folder: Path) -> None:
+    """Print on stderr which folder is left out, and whose it is."""
+    error = denied(folder)
+    print(
+        f"[dist-train] skipped: {error.what}" + (f", {error.cause}" if error.cause else ""), file=sys.stderr
+    )
+
+
+def _is_run(run: RunDir) -> bool:
+    try:
+        return run.is_run
+    except PermissionError:
+        raise denied(run.path) from None
 
 
 def open_run(name: str) -> OpenedRun:

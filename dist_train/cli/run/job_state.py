@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from dist_train.cli.run.find_run import OpenedRun
 from dist_train.errors import DistTrainError
 from dist_train.jobs.launcher import JobState
+from dist_train.rundir.file_age import file_age_s
 
 # From a submission to the first record of an agent; only for launchers that have no queue to query.
 _BEGIN_S = 60.0
@@ -33,7 +32,8 @@ def never_began(opened: OpenedRun, state: JobState) -> bool:
     """Whether its launcher ended early: submitted long ago, in no queue, and no agent wrote a record."""
     if state.phase != "pending" or state.source != "events":
         return False
-    return time.time() - opened.run.job.stat().st_mtime > _BEGIN_S
+    age = file_age_s(opened.run.job, opened.run.control)
+    return age is not None and age > _BEGIN_S
 
 
 def is_unknown(state: JobState) -> bool:

@@ -16,6 +16,7 @@ from dist_train.cli.launch.submit_job import finish_submission, print_notices, p
 from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.shell_complete import files
 from dist_train.cli.options.verb import examples
+from dist_train.jobs.launcher import SubmissionUnknown, SubmittedMeanwhile
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -85,6 +86,8 @@ def launch(argv: Sequence[str]) -> int:
     print_notices(plan.notes)
     try:
         handle = submit_plan(job.launcher, plan, job.spec, job.options)
+    except (SubmittedMeanwhile, SubmissionUnknown):
+        raise  # the job has the directory, or may have it
     except BaseException:
         remove_folders(made)
         raise

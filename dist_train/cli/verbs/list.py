@@ -14,7 +14,8 @@ from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import age, number, render_table
-from dist_train.cli.run.find_run import ROOT, all_runs, open_found
+from dist_train.cli.run.find_run import ROOT, all_runs, note_skipped, open_found
+from dist_train.cli.run.run_owner import denied
 from dist_train.cli.run.run_status import RunStatus, query_status, status_record
 from dist_train.errors import DistTrainError, ExitCode, NotFoundError
 from dist_train.rundir import RunDir
@@ -38,7 +39,7 @@ _HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS
 )
 def list_runs(as_json: bool, all_dirs: str | None) -> int:
     """List the runs: phase, size, newest checkpoint's step, last loss, time since the submission."""
-    runs = all_runs() if all_dirs is None else _below(Path(all_dirs))
+    runs = all_runs(skipped=note_skipped) if all_dirs is None else _below(Path(all_dirs))
     found: list[tuple[RunDir, RunStatus | DistTrainError]] = [(run, _status(run)) for run in runs]
     if as_json:
         print_json({"runs": [_object(run, status) for run, status in found]})
@@ -58,11 +59,16 @@ def list_runs(as_json: bool, all_dirs: str | None) -> int:
 def _below(root: Path) -> Iterator[RunDir]:
     if not root.is_dir():
         raise NotFoundError(f"no such directory: {root}")
-    for folder, inner, files in os.walk(root.absolute()):
+    for folder, inner, files in os.walk(root.absolute(), onerror=_note_denied):
         if "job.json" in files:
             inner.clear()  # a run holds no other run
             yield RunDir(Path(folder))
         inner[:] = sorted(name for name in inner if not name.startswith("."))
+
+
+def _note_denied(error: OSError) -> None:
+    if isinstance(error, PermissionError):
+        note_skipped(Path(error.filename))
 
 
 def _status(run: RunDir) -> RunStatus | DistTrainError:
@@ -71,6 +77,8 @@ def _status(run: RunDir) -> RunStatus | DistTrainError:
         return query_status(open_found(run))
     except DistTrainError as error:
         return error
+    except PermissionError as error:  # a run whose records only its owner may read
+        return denied(Path(error.filename or run.path))
 
 
 def _object(run: RunDir, status: RunStatus | DistTrainError) -> dict[str, Any]:

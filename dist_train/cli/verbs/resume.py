@@ -10,12 +10,13 @@ import click
 from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
-from dist_train.cli.options.param_types import Count
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option, run_argument
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
 from dist_train.cli.run.job_state import is_active, is_unknown, query_state
 from dist_train.cli.run.resume_lock import resume_lock
+from dist_train.cli.run.run_owner import refuse_foreign
 from dist_train.errors import ConfigError, ExitCode, UnavailableError, UsageError
 from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.launcher import JobHandle
@@ -46,11 +47,11 @@ class Changes:
     ),
 )
 @run_argument
-@once("-N", "--nodes", "--nnodes", type=Count(1), help="Another number of nodes.")
+@once("-N", "--nodes", "--nnodes", type=Count(1, MOST_NODES), help="Another number of nodes.")
 @once(
     "--gpus-per-node",
     "--nproc-per-node",
-    type=Count(1),
+    type=Count(1, MOST_PROCESSES_PER_NODE),
     metavar="G",
     help="Another number of processes per node.",
 )
@@ -67,6 +68,7 @@ def resume(run: str, progress: str | None, detach: bool, dry_run: bool, **change
     if detach and dry_run:
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
     opened = open_run(run)
+    refuse_foreign(opened.run)
     _refuse_by_hand(opened)
     _refuse_without_meaning(opened, changes["mem"])
     if dry_run:

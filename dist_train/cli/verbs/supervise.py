@@ -8,6 +8,7 @@ import click
 
 from dist_train.cli.live.follow_job import follow
 from dist_train.cli.run.find_run import open_run
+from dist_train.cli.run.run_owner import refuse_foreign
 
 
 @click.command()
@@ -15,6 +16,7 @@ from dist_train.cli.run.find_run import open_run
 def supervise(run_dir: Path) -> int:
     """Follow the run to its end."""
     opened = open_run(str(run_dir))
+    refuse_foreign(opened.run)
     return follow(opened.launcher, opened.handle, run_dir)
 
 

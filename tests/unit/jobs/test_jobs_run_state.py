@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dist_train.jobs import run_state
+from dist_train.jobs.process_identity import started_at, this_machine
 from dist_train.jobs.run_state import lease_state
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
@@ -93,3 +96,79 @@ def test_a_pod_is_alive_by_its_heartbeat_on_any_host(run: RunDir) -> None:
     )
     os.utime(run.lease, (time.time() - 31, time.time() - 31))
     assert lease_state(run).phase == "failed"
+
+
+@pytest.mark.parametrize("skew_s", [-3600, 3600])
+def test_a_wrong_clock_of_this_host_changes_nothing(
+    run: RunDir, skew_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_event(run, "attempt_started", 0)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + skew_s)
+    lease(run, "elsewhere", 1)
+    assert lease_state(run).phase == "running"
+    os.utime(run.lease, (now - 31, now - 31))
+    assert lease_state(run).phase == "failed"
+    assert not list(run.control.glob(".clock-*"))
+
+
+def test_whose_heartbeat_can_only_be_read_is_running_once_it_beats_and_else_unknown(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_event(run, "attempt_started", 0)
+    lease(run, "elsewhere", 1)
+    monkeypatch.setattr(run_state, "_BEAT_SEEN_S", 1.0)
+    monkeypatch.setattr(run_state, "file_age_s", lambda path, folder: None)  # a reader without rights
+    state = lease_state(run)
+    assert (state.phase, state.source) == ("unknown", "lease")
+    beat = threading.Timer(0.3, lease, (run, "elsewhere", 1))
+    beat.start()
+    assert lease_state(run).phase == "running"
+    beat.join()
+
+
+def owned(run: RunDir, **changes: object) -> None:
+    """The lease of a living agent: this process."""
+    mine = {"machine": this_machine(), "started": started_at(os.getpid())}
+    write_json_atomic(run.lease, {"host": socket.gethostname(), "pid": os.getpid(), **mine, **changes})
+
+
+def test_a_pid_that_another_process_has_by_now_is_no_owner(run: RunDir) -> None:
+    """Also that of another run's agent."""
+    append_event(run, "preempted", 0)
+    owned(run)
+    assert lease_state(run).phase == "running"
+    started = started_at(os.getpid())
+    assert started is not None
+    owned(run, started=started - 1)
+    assert lease_state(run).phase == "stopped"
+
+
+def test_a_pid_of_another_boot_or_container_says_nothing(run: RunDir) -> None:
+    append_event(run, "preempted", 0)
+    owned(run, machine="another boot", started=1)
+    assert lease_state(run).phase == "running", "its heartbeat is fresh"
+    os.utime(run.lease, (time.time() - 31, time.time() - 31))
+    assert lease_state(run).phase == "stopped"
+
+
+def test_an_agent_of_another_run_is_no_owner_of_an_older_releases_lease(run: RunDir) -> None:
+    append_event(run, "preempted", 0)
+    other = subprocess.Popen(["dist-train agent node=0 run=/runs/other", "30"], executable="/bin/sleep")
+    try:
+        deadline = time.monotonic() + 5
+        while b"dist-train" not in Path(f"/proc/{other.pid}/cmdline").read_bytes():
+            assert time.monotonic() < deadline
+        lease(run, socket.gethostname(), other.pid)
+        assert lease_state(run).phase == "stopped"
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_an_owner_that_has_ended_is_none_though_nobody_has_waited_for_it(run: RunDir) -> None:
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert started_at(zombie.pid) is None
+    zombie.wait()
+    assert started_at(zombie.pid) is None

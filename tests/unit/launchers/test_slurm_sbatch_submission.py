@@ -156,15 +156,15 @@ def test_of_many_names_eight_are_shown(
         ("Welcome!\nYour quota: 3 %\n12;c1\n\n", "slurm:12@c1"),
     ],
 )
-def test_the_handle_is_the_job_and_its_cluster(out: str, text: str) -> None:
-    assert handle_of(CommandResult("sbatch", 0, out, "")) == JobHandle(text)
+def test_the_handle_is_the_job_and_its_cluster(job: Job, out: str, text: str) -> None:
+    assert handle_of(CommandResult("sbatch", 0, out, ""), job()) == JobHandle(text)
     assert SlurmLauncher().detach_output(JobHandle(text)) == "12"
 
 
 @pytest.mark.parametrize("out", ["", "Submitted batch job 12\n", "12a\n", "\n"])
-def test_an_answer_without_a_job_id_is_69(out: str) -> None:
+def test_an_answer_without_a_job_id_is_69(job: Job, out: str) -> None:
     with pytest.raises(UnavailableError, match="holds no job id") as caught:
-        handle_of(CommandResult("sbatch", 0, out, ""))
+        handle_of(CommandResult("sbatch", 0, out, ""), job())
     assert "squeue --me" in str(caught.value)
 
 
