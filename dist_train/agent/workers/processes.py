@@ -175,7 +175,6 @@ class Workers:
                 return
             except OSError:
                 chunk = b""
-            lines = self._streams[descriptor][2]
             if not chunk:
                 self._finish(kind, rank)
                 self._forget(descriptor)
@@ -230,4 +229,3 @@ class Workers:
         if descriptor in self._open:
             self._selector.unregister(descriptor)
             self._open.discard(descriptor)
-            self._streams.pop(descriptor, None)
