@@ -5,6 +5,7 @@ single, ddp, dp      the strategies: one process; DistributedDataParallel; DataP
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
 split_model          refuse a model that is spread over several devices
+lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout
 discarded_step       what that step must leave as it was: attributes of modules, hooks of gradients
 """

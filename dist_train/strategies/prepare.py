@@ -15,6 +15,7 @@ from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
 from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process
+from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.unwrap import find_ddp, is_wrapped
 from dist_train.strategies.warmup import WarmUpOnFirstBatch
@@ -36,8 +37,8 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         options: the strategy's own, for instance static_graph=True for ddp.
 
     Raises:
-        ConfigError: before dt.init, for an unknown strategy or option, for a model prepared twice or spread
-            over several devices.
+        ConfigError: before dt.init, for an unknown strategy or option, for a model prepared twice, spread
+            over several devices, or with lazy parameters.
     """
     run = current()
     if run is None:
@@ -54,6 +55,7 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()
+    refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
     wrapped = _hooked(chosen.wrap(model.to(run.device), run, checked), chosen, run)

@@ -34,6 +34,7 @@ from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
 from dist_train.strategies.base import Strategy, is_for_one_process
+from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.warmup import warm_up
@@ -215,6 +216,7 @@ def _wrapped_model(config: RunConfig, model: nn.Module, run: Run) -> tuple[Strat
     if run.world_size == 1 and not is_for_one_process(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
+    refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
     moved = model.to(run.device)
