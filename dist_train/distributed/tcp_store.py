@@ -156,7 +156,11 @@ def _connect(rendezvous: TcpRendezvous, world_size: int, deadline: float, timeou
         first_line = str(errors[0]).partition("\n")[0]
         cause = f"{type(errors[0]).__name__}: {first_line}"
     else:
-        cause = f"it accepted, then sent nothing for {limit:.0f} s: another service, or a stopped process"
+        # The client looks up the name of the address before it sends anything (c10d's formatSockAddr).
+        cause = (
+            f"it accepted, then sent nothing for {limit:.0f} s: another service, or a stopped process; or the "
+            f"name server of this machine is slow: `time getent hosts {rendezvous.host}`"
+        )
     raise RendezvousError(
         f"what listens at {rendezvous} does not answer as rank 0's store",
         cause=cause,

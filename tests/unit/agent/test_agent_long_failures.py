@@ -17,13 +17,22 @@ from dist_train.agent.coordination.coordinator import Coordinator, Send
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.endpoint import Endpoint, connect
 from dist_train.agent.coordination.handshake import Identity, LineReader
-from dist_train.agent.coordination.messages import Heartbeat, Message, NodeFailed, Verdict, decode, encode
+from dist_train.agent.coordination.messages import (
+    Heartbeat,
+    Message,
+    NodeFailed,
+    Start,
+    Verdict,
+    decode,
+    encode,
+)
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
 
 KEY = Identity("run-1", b"key")
+START = Start(0, "h", 29500, ["h"])
 LONG = "could not load: " + "x" * 400_000 + " (the real reason)"
 
 
@@ -40,8 +49,8 @@ def ended_rank(folder: Path, tail: str = "") -> Rank:
 
 
 def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
-    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h"}))
-    failure = failure_of(ended_rank(tmp_path, "x" * 2_000_000), settings, 0, None)
+    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
+    failure = failure_of(ended_rank(tmp_path, "x" * 2_000_000), settings, START, None)
     for text in (failure.message, failure.traceback or "", failure.hint or ""):
         assert "could not load" in text
         assert text.endswith("(the real reason)")
@@ -53,8 +62,8 @@ def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -
     rank = ended_rank(tmp_path)
     text = "x" * 200_000 + "connection closed by peer" + "x" * 200_000
     rank.error_file.write_text(json.dumps({"exception": "RuntimeError", "text": text}))
-    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h"}))
-    assert failure_of(rank, settings, 0, None).cls == "victim"
+    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
+    assert failure_of(rank, settings, START, None).cls == "victim"
 
 
 class Recorded:
