@@ -13,6 +13,6 @@ pytest_plugins = ["dist_train.testing.plugin"]
 configuration.set_hypothesis_home_dir(Path(__file__).resolve().parent.parent / ".hypothesis")
 
 # torch's TCPStore client looks up the name of the address that it connects to, in its IPv6 form
-# (::ffff:127.0.0.1), which no /etc/hosts has: where the name server loses a datagram, a rank waits 5 s and asks
-# again, up to the test's time-out. With these options of glibc (resolv.conf(5)) it waits 1 s.
+# (::ffff:127.0.0.1), which no /etc/hosts has: where the name server loses a datagram, a rank waits 5 s and
+# asks again, up to the test's time-out. With these options of glibc (resolv.conf(5)) it waits 1 s.
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"

@@ -158,8 +158,8 @@ def _connect(rendezvous: TcpRendezvous, world_size: int, deadline: float, timeou
     else:
         # The client looks up the name of the address before it sends anything (c10d's formatSockAddr).
         cause = (
-            f"it accepted, then sent nothing for {limit:.0f} s: another service, or a stopped process; or the "
-            f"name server of this machine is slow: `time getent hosts {rendezvous.host}`"
+            f"it accepted, then sent nothing for {limit:.0f} s: another service, or a stopped process; or "
+            f"the name server of this machine is slow: `time getent hosts {rendezvous.host}`"
         )
     raise RendezvousError(
         f"what listens at {rendezvous} does not answer as rank 0's store",

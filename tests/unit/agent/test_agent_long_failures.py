@@ -60,7 +60,7 @@ def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
 
 def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -> None:
     rank = ended_rank(tmp_path)
-    text = "x" * 200_000 + "connection closed by peer" + "x" * 200_000
+    text = "x" * 200_000 + " gloo: connection closed by peer" + "x" * 200_000
     rank.error_file.write_text(json.dumps({"exception": "RuntimeError", "text": text}))
     settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
     assert failure_of(rank, settings, START, None).cls == "victim"
