@@ -1,6 +1,6 @@
 """Torch can hang where DDP is freed after its process group; ranks of dist-train do not: control and cure.
 
-The scripts: teardown_rounds.py, teardown_launches.py. The cure: distributed/group_teardown.
+The script: teardown_rounds.py. The cure: distributed/group_teardown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pytest
 pytestmark = pytest.mark.multiprocess
 
 SCRIPT = Path(__file__).with_name("teardown_rounds.py")
-LAUNCHES_SCRIPT = Path(__file__).with_name("teardown_launches.py")
 PLAIN = ["-u"]
 AS_RANK = ["-u", "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
 RANKS = 4
@@ -103,28 +102,3 @@ def test_ddp_freed_after_its_group_hangs_plain_processes_and_no_ranks(tmp_path: 
     cured = run(tmp_path / "ranks", AS_RANK, rounds)
     print(f"ranks: {cured}")
     assert cured == Ended((rounds,) * RANKS, (0,) * RANKS, ())
-
-
-def launches(folder: Path, interpreter: Sequence[str], count: int) -> list[str]:
-    """What became of each launch: the exit codes of its ranks, None for one that hung."""
-    folder.mkdir()
-    argv = [sys.executable, *interpreter, str(LAUNCHES_SCRIPT), str(folder), str(count)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True, timeout=1500, check=True)
-    return [line.partition(" ")[2] for line in done.stdout.splitlines()]
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3000)
-@pytest.mark.proves(
-    "300 launches of 4 ranks end cleanly, with DDP freed after its group, or by the interpreter's end",
-    limits="gloo, forked processes on one machine",
-)
-def test_launches_with_ddp_freed_after_its_group_end_cleanly(tmp_path: Path) -> None:
-    control = launches(tmp_path / "plain", PLAIN, ROUNDS)
-    print(f"plain processes, last of {len(control)} launches: {control[-1]}")
-    assert "None" in control[-1], "plain torch does not hang any more: is the cure still needed?"
-    cured = launches(tmp_path / "ranks", AS_RANK, ROUNDS)
-    clean = str([0] * RANKS)
-    print(f"ranks: {cured.count(clean)} of {len(cured)} launches ended cleanly")
-    assert cured == [clean] * ROUNDS
