@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import configuration
@@ -16,3 +17,7 @@ configuration.set_hypothesis_home_dir(Path(__file__).resolve().parent.parent / "
 # (::ffff:127.0.0.1), which no /etc/hosts has: where the name server loses a datagram, a rank waits 5 s and
 # asks again, up to the test's time-out. With these options of glibc (resolv.conf(5)) it waits 1 s.
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
+
+# A shell that is not interactive starts a command with `&` deaf to SIGINT, and all that it starts with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
