@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import stat
@@ -76,6 +77,8 @@ class Gang:
     submission: str = "submission-1"
     port: int = 0
     pods: list[Pod] = field(default_factory=list)
+    # Each gang's own: an agent ends what its run has left on the machine, which it finds by this.
+    run_id: str = field(default_factory=lambda: f"train-{secrets.token_hex(3)}")
 
     @property
     def run(self) -> RunDir:
@@ -87,7 +90,7 @@ class Gang:
         log = self.folder / f"termination-{number}"
         environ = {
             **os.environ,
-            env.RUN_ID: "train",
+            env.RUN_ID: self.run_id,
             env.RUN_DIR: str(self.run.path),
             env.LAUNCHER: "kubernetes",
             env.NNODES: str(self.nodes),
@@ -332,5 +335,5 @@ def test_a_manifest_without_what_an_agent_needs_is_reported_with_78(
     pod = gang.start(0, script(gang, PRINT_RANK))
     assert pod.ends() == 78
     message = pod.message
-    assert (message["run_id"], message["node"], message["attempt"]) == ("train", 0, None)
+    assert (message["run_id"], message["node"], message["attempt"]) == (gang.run_id, 0, None)
     assert "is neither tcp://host:port" in message["failure"]["message"]

@@ -10,7 +10,7 @@ from dist_train.jobs import JobState
 from launchers._kubernetes.state import job_result, pending_reason
 from launchers._kubernetes.state.handles import Job
 from launchers._kubernetes.state.job_snapshot import JobSnapshot
-from launchers._kubernetes.state.out_of_memory import name_memory_limit, oom_killed, suggested_memory
+from launchers._kubernetes.state.out_of_memory import oom_killed, suggested_memory, with_memory_limit
 from launchers._kubernetes.state.pod_reasons import pod_reason
 from launchers._kubernetes.state.pods import Pod, newest_first, newest_generation, newest_of_nodes
 from launchers._kubernetes.state.reason_kind import reason_kind, reason_kinds
@@ -62,8 +62,11 @@ def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobS
     if snapshot.job_object is None and not snapshot.pods:
         return None
     known = _known(snapshot.pods, seen)
-    out_of_memory = oom_killed(newest_generation(known))
-    verdict = name_memory_limit(job_result.newest_verdict(known), out_of_memory)
+    newest = newest_generation(known)
+    out_of_memory = oom_killed(newest)
+    known = with_memory_limit(known, newest, out_of_memory)
+    snapshot = replace(snapshot, pods=tuple(with_memory_limit(snapshot.pods, newest, out_of_memory)))
+    verdict = job_result.newest_verdict(known)
     if snapshot.job_object is None and _are_orphans(snapshot.pods):
         over = all(pod.ended for pod in newest_of_nodes(snapshot.pods).values())
         state = (

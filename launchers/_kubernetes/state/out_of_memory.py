@@ -33,9 +33,18 @@ def suggested_memory(pod: Pod | None) -> str:
         return ""
 
 
-def name_memory_limit(verdict: Verdict | None, pod: Pod | None) -> Verdict | None:
-    """Add the cause to the failure of a rank on that pod's node."""
-    if verdict is None or verdict.failure is None or pod is None:
+def with_memory_limit(pods: Iterable[Pod], of_attempt: Iterable[Pod], killed: Pod | None) -> list[Pod]:
+    """Add the cause to the verdicts of the killed pod's attempt, where they are of a rank on its node."""
+    attempt = {pod.uid for pod in of_attempt} if killed is not None else set[str]()
+    return [pod if killed is None or pod.uid not in attempt else _explained_pod(pod, killed) for pod in pods]
+
+
+def _explained_pod(pod: Pod, killed: Pod) -> Pod:
+    return replace(pod, container=replace(pod.container, verdict=_named(pod.verdict, killed)))
+
+
+def _named(verdict: Verdict | None, pod: Pod) -> Verdict | None:
+    if verdict is None or verdict.failure is None:
         return verdict
     if verdict.failure.node_rank not in (None, pod.node):
         return verdict
