@@ -148,4 +148,4 @@ def _write_in_memory(stream: TextIO | None, data: bytes) -> None:
     try:
         stream.write(data.decode(errors="replace"))
     except (OSError, ValueError):
-        pass
+        pass  # it was closed meanwhile; the log files have every line
