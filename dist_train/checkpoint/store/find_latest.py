@@ -55,7 +55,8 @@ def load_newest(
         CheckpointError: there are checkpoints, and none of them can be used; each is named with its fault.
         UnsupportedCheckpoint: the newest was written by a later version.
     """
-    faults: dict[str, DamagedCheckpoint] = {}
+    # Words, not errors: a traceback would keep the tensors of each damaged checkpoint.
+    faults: dict[str, str] = {}
     fence = read_fence(storage)
     for name in reversed(step_names(storage).values()):
         if (reason := _not_admitted(storage, name, fence)) is not None:
@@ -67,16 +68,16 @@ def load_newest(
         try:
             loaded = read_checkpoint(storage, name, memory_for)
         except DamagedCheckpoint as error:
-            logger.warning("%s cannot be used: %s", storage.locate(name), error)
-            faults[name] = error
+            logger.warning("%s cannot be used: %s", storage.locate(name), str(error))
+            faults[name] = error.what
             continue
         if not read_only:
-            _quarantine_all(storage, {name: error.what for name, error in faults.items()})
+            _quarantine_all(storage, faults)
         return loaded
     if faults:
         raise CheckpointError(
             f"no checkpoint in {storage.location} can be used: "
-            + "; ".join(f"{name}: {error.what}" for name, error in faults.items()),
+            + "; ".join(f"{name}: {what}" for name, what in faults.items()),
             hint="restore one of them from a copy, or remove them to begin at step 0",
         )
     return None

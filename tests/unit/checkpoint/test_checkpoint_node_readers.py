@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ from checkpoint_places import MemoryPlace, memory_registered
 
 from dist_train.checkpoint import node_readers
 from dist_train.checkpoint.format.layout import MANIFEST
+from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.format.node_memory import SharedMemory, open_offer
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.checkpoint.state.per_rank import PerRank
 from dist_train.checkpoint.store.file import FileStorage, FileStream
+from dist_train.checkpoint.store.find_latest import load_newest
 from dist_train.distributed.control_group import Control
 from dist_train.errors import CheckpointError, UnavailableError
 from dist_train.testing import run_ranks
@@ -338,3 +342,28 @@ def test_memory_that_can_still_be_changed_is_not_taken() -> None:
     with pytest.raises(OSError, match="not sealed"):
         open_offer([os.getpid(), descriptor, 1, 1, "0" * 32])
     os.close(descriptor)
+
+
+def test_what_was_read_of_a_damaged_checkpoint_is_given_back_at_once(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    for step in (1, 2):
+        manager.save(step, Training(seed=step).state)
+    path = max((tmp_path / "step-00000002").glob("*.safetensors"))
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    memories: list[weakref.ref[SharedMemory]] = []
+
+    def memory_for(manifest: Manifest) -> SharedMemory:
+        memory = SharedMemory(sum(entry.bytes for entry in manifest.files), len(manifest.tensors))
+        memories.append(weakref.ref(memory))
+        return memory
+
+    gc.disable()
+    try:
+        loaded = load_newest(FileStorage(tmp_path), read_only=True, memory_for=memory_for)
+        assert [memory() is None for memory in memories] == [True, False]
+    finally:
+        gc.enable()
+    assert loaded is not None
+    assert loaded.name == "step-00000001"
