@@ -53,6 +53,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         folder=options.folder,
         local_rank_flag=options.local_rank_flag,
         log_limit_bytes=options.log_limit,
+        bind=options.bind,
         instance=platform.instance(environ),
         submission=platform.submission(environ),
     )
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--accept-code-change", action="store_true")
     parser.add_argument("--local-rank-flag", choices=["--local_rank", "--local-rank"], default="")
     parser.add_argument("--log-limit", type=int, default=DEFAULT_LIMIT_BYTES, metavar="BYTES")
+    parser.add_argument("--bind", default="none")
     parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
     # One positional for all: before a second one, argparse would drop a `--` of the script's own.
     parser.add_argument("target", nargs=argparse.REMAINDER)

@@ -16,6 +16,7 @@ from dist_train.agent.platform.agent_exit import AgentExit
 from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
+from dist_train.agent.workers.cpu_binding import choose_cpus
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
 from dist_train.errors import DistTrainError, ExitCode
@@ -73,10 +74,21 @@ def _run(settings: Settings, platform: Platform) -> AgentExit:
         if earlier is not None:
             output.note(earlier.why)
             return earlier
+        settings = _bind_ranks(settings, platform, output)
         return Node(settings, platform, output, join_by).run()
     finally:
         if left := output.close():
             logger.warning("%d lines of output were not shown: the terminal's reader had stopped", left)
+
+
+def _bind_ranks(settings: Settings, platform: Platform, output: RankOutput) -> Settings:
+    """Choose the ranks' cores; what was chosen is said for node 0, and in each node's log."""
+    settings, line = choose_cpus(settings, platform.nodes_share_a_machine)
+    if line:
+        logger.info(line)
+        if settings.node == 0 or platform.replaces_nodes:
+            output.note(line)
+    return settings
 
 
 def _report_startup_error(platform: Platform, settings: Settings, code: int, why: str) -> None:

@@ -171,6 +171,8 @@ class Node:
             socket.gethostname(),
             "" if self._interface_is_set() else own_loopback(),
             self._platform.scheduler_facts(os.environ),
+            "/".join(settings.rank_cpus),
+            settings.cannot_bind,
         )
 
     def _interface_is_set(self) -> bool:

@@ -22,6 +22,9 @@ class Settings:
         instance: unique to this agent, where host name and pid do not tell it from the one that it
             replaces; else empty.
         log_limit_bytes: of one rank's log, per attempt.
+        bind: which cores each rank gets, as `launch --bind` has it.
+        rank_cpus: what that came to here: CPUs by local rank (`0-3,8`); empty: ranks are not bound.
+        cannot_bind: why `bind` does not fit this machine; node 0 then ends the run.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -53,6 +56,9 @@ class Settings:
     instance: str = ""
     submission: str = ""
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    bind: str = "none"
+    rank_cpus: tuple[str, ...] = ()
+    cannot_bind: str = ""
 
     @property
     def world_size(self) -> int:

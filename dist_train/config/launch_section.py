@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from dist_train.config.component import Section
 from dist_train.config.secret_names import is_secret_name
+from dist_train.rundir.cpu_list import parse_bind
 from dist_train.rundir.format_amounts import parse_size
 
 _INIT_METHOD = re.compile(r"env://|tcp://(?:\[[^\]]+\]|[^:/\[\]]+):\d{1,5}|file:///?[^/].*")
@@ -57,6 +58,10 @@ class LaunchConfig(Section):
     )
     mem: str | None = Field(default=None, min_length=1, description='Memory per node: "64G".')
     cpus_per_gpu: int | None = Field(default=None, ge=1, description="CPU cores per process.")
+    bind: str = Field(
+        default="none",
+        description="Cores of each rank: none, cores (its own), numa (its NUMA node's) or lists: 0-3,8/4-7.",
+    )
     log_limit: str = Field(
         default="4G",
         description="Size of each rank's log, per attempt: of a longer one the begin and the end are kept.",
@@ -80,6 +85,12 @@ class LaunchConfig(Section):
     def _is_a_size(cls, value: str) -> str:
         if parse_size(value) < _LEAST_LOG_BYTES:
             raise ValueError("a log needs at least 1M")
+        return value
+
+    @field_validator("bind")
+    @classmethod
+    def _names_cores(cls, value: str) -> str:
+        parse_bind(value)
         return value
 
     @field_validator("env")

@@ -12,6 +12,7 @@ gpus                  this machine's GPUs, by nvidia-ml-py
 gpu_selection         which of them `--gpus` means
 device_names          names of torch devices, and the nearest to a wrong one
 machine               CPU cores and memory that this process may use
+cores                 which cores each rank of a node gets (`--bind`)
 cgroups               limits of this process's control groups
 port_holder           the process that listens on a port
 process_identity      which process a pid means

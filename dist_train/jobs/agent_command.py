@@ -32,6 +32,7 @@ def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[st
         *(["--accept-code-change"] if spec.accept_code_change else []),
         *([f"--local-rank-flag={spec.local_rank_flag}"] if spec.local_rank_flag else []),
         *([f"--log-limit={spec.log_limit_bytes}"] if spec.log_limit_bytes != DEFAULT_LIMIT_BYTES else []),
+        *([f"--bind={spec.bind}"] if spec.bind != "none" else []),
         *extra,
         target.kind,
         target.value,

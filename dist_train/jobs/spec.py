@@ -36,7 +36,7 @@ class JobSpec:
     nodes: int = 1
     procs_per_node: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
-    threads_per_rank: int = 1
+    threads_per_rank: int = 1  # 0: as many as a rank has cores; with `bind`, known only on its node
     max_restarts: int = 3
     restart_on: Literal["crash", "any"] = "crash"
     init_method: str = "env://"
@@ -51,6 +51,7 @@ class JobSpec:
     gpus: tuple[str, ...] = ()  # UUIDs, local launcher: shared out evenly to the nodes, see gpus_of
     resources: tuple[tuple[str, str], ...] = field(default=())
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES  # of one rank's log, per attempt
+    bind: str = "none"  # none, cores, numa, or the CPUs of each local rank: 0-3,8/4-7
     # The resolved config's text, for launchers whose plan carries it; the run directory's config.yaml
     # is its one record, so `to_json` leaves it out.
     config_yaml: str | None = None

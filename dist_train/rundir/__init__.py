@@ -14,6 +14,7 @@ metric_text       a record of metrics.jsonl as a console line
 attempt_lines     the agent's line at the start of an attempt, written and read
 outcome_text      the end of a run as text: the failure block, the result's table
 format_amounts    bytes and durations as text
+cpu_list          CPU numbers as text: `0-3,8`, and what `--bind` says
 display_number    attempts and epochs as people count them, from 1
 name_ranks        ranks as text: `ranks 0-2,5`
 output_stream     a rank's output as lines: progress bars, long lines, lines without an end

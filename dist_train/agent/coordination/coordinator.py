@@ -223,7 +223,7 @@ class Coordinator:
     def _begin(self) -> list[Send]:
         joins = [self._joins[node] for node in range(self.nodes)]
         hosts = [join.host for join in joins]
-        nodes = [{"host": join.host, "machine": join.machine, **join.scheduler} for join in joins]
+        nodes = [_facts_of(join) for join in joins]
         attempt = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
         address, port = self._open_store()
         self.phase = "running"
@@ -333,3 +333,9 @@ class Coordinator:
 
 def _stopped_alone(node: int) -> Verdict:
     return Verdict("exit", ExitCode.PREEMPTED, f"node {node} was stopped while the nodes gathered")
+
+
+def _facts_of(join: Join) -> dict[str, str]:
+    """Return what the run's events say of a node."""
+    cpus = {"cpus": join.cpus} if join.cpus else {}
+    return {"host": join.host, "machine": join.machine, **join.scheduler, **cpus}

@@ -16,6 +16,8 @@ class Join:
         machine: the kernel's host name.
         loopback: the loopback address that the machine's own name resolves to there, if it does.
         scheduler: the scheduler's variables about the node.
+        cpus: CPUs of its ranks (`0-3/4-7`); empty where they are not bound.
+        cannot_bind: why its ranks cannot be bound as asked.
     """
 
     node: int
@@ -27,6 +29,8 @@ class Join:
     machine: str = ""
     loopback: str = ""
     scheduler: dict[str, str] = field(default_factory=dict)
+    cpus: str = ""
+    cannot_bind: str = ""
 
 
 @dataclass(frozen=True)

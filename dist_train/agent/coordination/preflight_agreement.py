@@ -14,7 +14,12 @@ def disagreement(joins: Mapping[int, Join], nonce: str) -> str | None:
         joins: node rank -> what the node sent; of all nodes.
         nonce: what node 0 wrote into the run directory.
     """
-    return _unshared_directory(joins, nonce) or _unreachable_ranks(joins) or _different_fingerprint(joins)
+    return (
+        _unshared_directory(joins, nonce)
+        or _unreachable_ranks(joins)
+        or _cannot_bind(joins)
+        or _different_fingerprint(joins)
+    )
 
 
 def _unshared_directory(joins: Mapping[int, Join], nonce: str) -> str | None:
@@ -32,6 +37,11 @@ def _unreachable_ranks(joins: Mapping[int, Join]) -> str | None:
         f"a machine's own name resolves to a loopback address there ({names}): ranks elsewhere could "
         "not reach its ranks; name the network between the nodes with --interface NAME or CIDR"
     )
+
+
+def _cannot_bind(joins: Mapping[int, Join]) -> str | None:
+    refused = [f"node {join.node} ({join.host}): {join.cannot_bind}" for join in joins.values() if join.cannot_bind]
+    return "; ".join(refused) or None
 
 
 def _different_fingerprint(joins: Mapping[int, Join]) -> str | None:

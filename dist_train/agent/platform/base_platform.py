@@ -43,6 +43,7 @@ class Platform:
         superseded_code: the run's exit code where a later start of the job has taken the run over.
         signals_every_process: the scheduler sends its signals to ranks and to their children too, not to the
             agent alone.
+        nodes_share_a_machine: all nodes are simulated on one machine, whose cores they divide.
         prints_failure: node 0 prints the report of a failure; else the launcher does.
     """
 
@@ -52,6 +53,7 @@ class Platform:
     superseded_code = ExitCode.UNAVAILABLE
     prints_failure = True
     signals_every_process = False
+    nodes_share_a_machine = False
 
     def job(self, environ: Mapping[str, str]) -> str:
         """Name this start of the job: one verdict file belongs to each."""

@@ -10,6 +10,7 @@ from dist_train.rundir.failure import Failure
 class LocalPlatform(Platform):
     """Agents that `launch` started on its own machine."""
 
+    nodes_share_a_machine = True
     prints_failure = False  # the launcher prints it, after all output
 
     def scheduler_code(self, code: int, failure: Failure | None) -> int:

@@ -30,4 +30,5 @@ def _spec(settings: Settings) -> JobSpec:
         show_ranks=settings.show_ranks,
         local_rank_flag=settings.local_rank_flag,
         log_limit_bytes=settings.log_limit_bytes,
+        bind=settings.bind,
     )

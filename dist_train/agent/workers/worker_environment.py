@@ -27,6 +27,10 @@ def worker_environment(
     """Build a rank's environment from the agent's own; raises ConfigError for unreadable secrets."""
     built = env.scrub_for_worker(environ)
     built.pop(WORKER_IDENTICAL, None)
+    # The agent's own may be those of a rank in which this job was launched.
+    built.pop(env.CPUS, None)
+    if settings.rank_cpus:
+        built[env.CPUS] = settings.rank_cpus[local_rank]
     built.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.address.interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

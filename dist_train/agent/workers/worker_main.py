@@ -23,6 +23,7 @@ from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.workers.cpu_binding import bind_to_cpus
 from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
@@ -61,6 +62,7 @@ def _run(kind: str, value: str, args: list[str]) -> int:
     # It stays in sys.modules to the end: exit functions still find its globals.
     module = ModuleType("__main__")
     try:
+        bind_to_cpus(os.environ)
         _run_target(module, kind, value, args)
         _check_last_steps()
     except SystemExit as leaving:

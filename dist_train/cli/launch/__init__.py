@@ -6,6 +6,7 @@ find_target       the config, script or module
 device_choice     devices and GPUs of this machine
 local_rank_flag   --local_rank for scripts of torch.distributed.launch
 rank_environment  environment variables of the ranks
+rank_cores        refuse a `--bind` that cannot fit
 launcher_options  the launcher's own options
 build_job         all of it together: a validated JobSpec
 prepare_run       the run directory, its config and plan

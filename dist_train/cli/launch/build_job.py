@@ -18,6 +18,7 @@ from dist_train.cli.launch.launcher_options import (
     refuse_unsupported_options,
 )
 from dist_train.cli.launch.local_rank_flag import local_rank_flag
+from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.rank_environment import rank_environment, secret_names, threads_per_rank
 from dist_train.cli.run.bundled_example import stands_for_bundled
 from dist_train.cli.run.find_run import ROOT
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 # Options of the command line that are fields of the config's launch section too.
 _CONFIG_FLAGS = (
     *("launcher", "nodes", "gpus_per_node", "device", "max_restarts", "restart_on", "init_method"),
-    *("time", "mem", "cpus_per_gpu", "log_limit"),
+    *("time", "mem", "cpus_per_gpu", "log_limit", "bind"),
 )
 
 
@@ -97,8 +98,10 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         gpus=tuple(gpu.uuid for gpu in devices.gpus),
         resources=_resources(launch),
         log_limit_bytes=parse_size(launch.log_limit),
+        bind=launch.bind,
         config_yaml=config_yaml,
     )
+    refuse_unfit_binding(spec, launcher.name)
     options = launcher_options(arguments, groups, launch, launcher)
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
     is_named = "run_dir" in typed or bool(typed.get("name"))

@@ -81,6 +81,12 @@ def option_groups() -> list[OptionGroup]:
         _value("-t", "--time", help="Time limit: MM, HH:MM:SS or D-HH:MM:SS.", metavar="TIME"),
         _value("--mem", help="Memory per node.", metavar="64G"),
         _value("--cpus-per-gpu", help="CPU cores per process.", type=Count(1)),
+        _value(
+            "--bind",
+            help="Bind ranks to cores: cores of their own, those of their NUMA node, or lists of CPUs "
+            "by local rank, 0-3,8/4-7.  [default: none]",
+            metavar="none|cores|numa|CPUS",
+        ),
         _value("--cpus-per-task", help="", hidden=True),
     ]
     run = [

@@ -23,7 +23,8 @@ def threads_per_rank(
 ) -> tuple[int, tuple[str, ...]]:
     """CPU threads per rank, and a notice on their origin.
 
-    The number changes the bits of sums, so it is resolved once, here, and stored with the run.
+    The number changes the bits of sums, so it is resolved once, here, and stored with the run; 0 with
+    --bind, whose cores only a node's agent knows: the first attempt's number holds for all later ones.
     """
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, ()
@@ -33,6 +34,8 @@ def threads_per_rank(
     if devices.device == "cpu":
         default = "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)"
         return 1, (default,)
+    if launch.bind != "none":
+        return 0, (f"threads per rank: as many as a rank has cores (--bind {launch.bind})",)
     if launch.launcher != "local":
         # This machine's cores are not those of the nodes.
         threads = launch.cpus_per_gpu or 1

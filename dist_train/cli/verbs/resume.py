@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train.cli.launch.prepare_run import write_plan
+from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count
@@ -35,6 +36,7 @@ class Changes:
     gpus_per_node: int | None = None
     max_restarts: int | None = None
     mem: str | None = None
+    bind: str | None = None
     accept_code_change: bool = False
 
 
@@ -57,6 +59,7 @@ class Changes:
 )
 @once("--max-restarts", type=Count(0), help="Restarts from now on; the count begins again at 0.")
 @once("--mem", metavar="64G", help="Another memory per node, where the last start had too little.")
+@once("--bind", metavar="none|cores|numa|CPUS", help="Another binding of ranks to cores.")
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
 )
@@ -139,11 +142,13 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         procs_per_node=procs,
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
         resources=_resources(old.resources, changes.mem),
+        bind=old.bind if changes.bind is None else changes.bind,
         accept_code_change=changes.accept_code_change,
         config_yaml=opened.run.config.read_text(encoding="utf-8") if opened.run.config.is_file() else None,
         # Only a local job has GPUs by UUID, which may be invisible now.
         gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
+    refuse_unfit_binding(spec, opened.launcher.name)
     return spec, [*_size_notice(old, spec), *_gpu_notice(old, spec)]
 
 
