@@ -40,8 +40,11 @@ def _unreachable_ranks(joins: Mapping[int, Join]) -> str | None:
 
 
 def _cannot_bind(joins: Mapping[int, Join]) -> str | None:
-    refused = [f"node {join.node} ({join.host}): {join.cannot_bind}" for join in joins.values() if join.cannot_bind]
-    return "; ".join(refused) or None
+    refused = [joins[node] for node in sorted(joins) if joins[node].cannot_bind]
+    if not refused:
+        return None
+    first, more = refused[0], len(refused) - 1
+    return f"node {first.node} ({first.host}){f' and {more} more' * bool(more)}: {first.cannot_bind}"
 
 
 def _different_fingerprint(joins: Mapping[int, Join]) -> str | None:

@@ -73,9 +73,7 @@ def _shape(settings: Settings, nodes_share_a_machine: bool) -> NodeShape:
 
 def _unbound(settings: Settings) -> Settings:
     """Without binding: the number asked for, or (resumed with --bind none) that of an earlier attempt."""
-    return replace(
-        settings, threads_per_rank=settings.threads_per_rank or _threads_before(settings.run) or 1
-    )
+    return replace(settings, threads_per_rank=settings.threads_per_rank or _threads_before(settings.run) or 1)
 
 
 def _threads(settings: Settings, placed: Placement) -> tuple[int, str]:

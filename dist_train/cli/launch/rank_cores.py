@@ -9,7 +9,7 @@ from dist_train.rundir.cpu_list import parse_bind
 
 
 def refuse_unfit_binding(spec: JobSpec, launcher: str) -> None:
-    """Raise ConfigError: another word, lists for another number of ranks; here, cores that are not to be had."""
+    """Raise ConfigError: an unknown word, lists for another number of ranks; here, cores that are not there."""
     try:
         bind = parse_bind(spec.bind)
     except ValueError as error:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from dist_train.errors import ConfigError
 from dist_train.jobs.cores.cpu_topology import Core
@@ -43,7 +44,7 @@ def place_by_cores(cores: Sequence[Core], ranks: int, near: Sequence[int | None]
         cpus = cpu_list(cpu for core in cores for cpu in core.cpus)
         raise ConfigError(
             f"{ranks} ranks need {ranks} cores of their own, and {len(cores)} may be used here (CPUs {cpus})",
-            cause="what the batch system, the container or taskset gave this node's agent is divided, never more",
+            cause="what the batch system, the container or taskset gave this node is divided, never more",
             hint="--cpus-per-gpu N asks a cluster for more; --bind numa or none shares cores between ranks",
         )
     nodes, notes = _near_nodes(cores, ranks, near, own_core=True)
@@ -107,7 +108,9 @@ def _near_nodes(
     sizes = Counter(core.numa_node for core in cores)
     for node, members in Counter(known).items():
         if own_core and sizes[node] < members:
-            few = f"NUMA node {node} has {sizes[node]} usable core(s) for {members} ranks: not near their GPUs"
+            few = (
+                f"NUMA node {node} has {sizes[node]} usable core(s) for {members} ranks: not near their GPUs"
+            )
             return _spread(cores, ranks), (few,)
     return [(node,) for node in known], ()
 
@@ -117,7 +120,7 @@ def _spread(cores: Sequence[Core], ranks: int) -> list[tuple[int, ...]]:
     nodes = sorted(sizes)
     if ranks < len(nodes):
         cuts = [rank * len(nodes) // ranks for rank in range(ranks + 1)]
-        return [tuple(nodes[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+        return [tuple(nodes[low:high]) for low, high in pairwise(cuts)]
     members: Counter[int] = Counter()
     for _ in range(ranks):
         # The node that gives one more rank most cores. There are cores enough, so it has one left.
@@ -128,12 +131,10 @@ def _spread(cores: Sequence[Core], ranks: int) -> list[tuple[int, ...]]:
 def _pieces(cores: Sequence[Core], count: int) -> list[tuple[Core, ...]]:
     """Consecutive pieces; their sizes differ by one at most."""
     cuts = [number * len(cores) // count for number in range(count + 1)]
-    return [tuple(cores[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+    return [tuple(cores[low:high]) for low, high in pairwise(cuts)]
 
 
-def _placement(
-    cores: Sequence[Core], chosen: Sequence[frozenset[int]], notes: tuple[str, ...]
-) -> Placement:
+def _placement(cores: Sequence[Core], chosen: Sequence[frozenset[int]], notes: tuple[str, ...]) -> Placement:
     users = {core: sum(not part.isdisjoint(core.cpus) for part in chosen) for core in cores}
     amounts = [
         sum((Fraction(1, users[core]) for core in cores if not part.isdisjoint(core.cpus)), Fraction(0))

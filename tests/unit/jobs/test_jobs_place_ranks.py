@@ -20,7 +20,9 @@ from dist_train.jobs.cores.place_ranks import Placement, place_by_cores, place_b
 from dist_train.rundir.cpu_list import cpu_list, parse_bind, parse_cpu_list
 
 Allow = Callable[[str], None]
-EIGHT_GPUS = {f"0000:{bus}:00.0": node for bus, node in zip(("0f", "2d", "44", "5b"), (0, 0, 0, 0), strict=True)}
+EIGHT_GPUS = {
+    f"0000:{bus}:00.0": node for bus, node in zip(("0f", "2d", "44", "5b"), (0, 0, 0, 0), strict=True)
+}
 EIGHT_GPUS |= {f"0000:{bus}:00.0": 1 for bus in ("89", "a8", "c0", "d8")}
 
 
@@ -84,7 +86,9 @@ def test_eight_gpus_of_two_numa_nodes_whatever_their_order(tmp_path: Path, allow
         *("0-1,16-17", "2-3,18-19", "4-5,20-21", "6-7,22-23"),
         *("8-9,24-25", "10-11,26-27", "12-13,28-29", "14-15,30-31"),
     ]
-    crossed = tuple(itertools.chain(*zip(near[4:], near[:4], strict=True)))  # CUDA_VISIBLE_DEVICES=4,0,5,1,...
+    crossed = tuple(
+        itertools.chain(*zip(near[4:], near[:4], strict=True))
+    )  # CUDA_VISIBLE_DEVICES=4,0,5,1,...
     assert shown(root, "cores", 8, crossed)[:4] == ["8-9,24-25", "0-1,16-17", "10-11,26-27", "2-3,18-19"]
     assert shown(root, "numa", 2, (near[7], near[0])) == ["8-15,24-31", "0-7,16-23"]
 
@@ -99,9 +103,7 @@ def test_ranks_of_one_gpu_node_leave_the_others_cores_free_and_say_so(tmp_path: 
 def test_gpus_whose_place_is_unknown_do_not_count_and_it_is_said(tmp_path: Path, allow: Allow) -> None:
     root = machine(tmp_path, nodes=2, cores_per_node=2, smt=1, gpus={"0000:01:00.0": -1, "0000:02:00.0": -1})
     allow("0-3")
-    placed = place_here(
-        parse_bind("cores"), NodeShape(2, gpu_bus_ids=("0000:01:00.0", "0000:02:00.0")), root
-    )
+    placed = place_here(parse_bind("cores"), NodeShape(2, gpu_bus_ids=("0000:01:00.0", "0000:02:00.0")), root)
     assert texts(placed) == ["0-1", "2-3"]
     assert placed.notes == ("the system does not tell which NUMA node is near which GPU",)
 
@@ -190,7 +192,9 @@ def machines(draw: st.DrawFn) -> tuple[tuple[Core, ...], int, list[int | None]]:
     cores = cores or [Core(0, (0,))]
     ranks = draw(st.integers(1, 2 * len(cores)))
     nodes = sorted({core.numa_node for core in cores})
-    near = draw(st.one_of(st.just([]), st.lists(st.sampled_from([*nodes, None]), min_size=ranks, max_size=ranks)))
+    near = draw(
+        st.one_of(st.just([]), st.lists(st.sampled_from([*nodes, None]), min_size=ranks, max_size=ranks))
+    )
     return tuple(cores), ranks, near
 
 
