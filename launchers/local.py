@@ -52,7 +52,7 @@ class LocalLauncher(Launcher):
     # Common options that this launcher cannot honour, each with the reason.
     refuses: ClassVar[dict[str, str]] = {
         "mem": "nothing limits the memory of processes on this machine",
-        "cpus_per_gpu": "nothing limits the cores of processes on this machine; see --bind and threads_per_rank",
+        "cpus_per_gpu": "nothing limits the cores of processes here; see --bind and threads_per_rank",
         "interface": "the simulated nodes talk over 127.0.0.1",
     }
 

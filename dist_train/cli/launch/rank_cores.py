@@ -9,7 +9,7 @@ from dist_train.rundir.cpu_list import parse_bind
 
 
 def refuse_unfit_binding(spec: JobSpec, launcher: str) -> None:
-    """Raise ConfigError: an unknown word, lists for another number of ranks; here, cores that are not there."""
+    """Raise ConfigError: unknown words, lists for another number of ranks; here, cores that are not there."""
     try:
         bind = parse_bind(spec.bind)
     except ValueError as error:
