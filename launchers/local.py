@@ -19,6 +19,7 @@ from dist_train import env
 from dist_train.errors import ExitCode, NotFoundError
 from dist_train.jobs import JobHandle, JobSpec, JobState, Launcher, Plan
 from dist_train.jobs.agent_command import agent_argv, agent_environ
+from dist_train.jobs.gpu_environment import environ_of
 from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.orphans import end_processes
 from dist_train.jobs.run_state import lease_state
@@ -67,9 +68,7 @@ class LocalLauncher(Launcher):
         ]
         for node, (_, environ) in enumerate(commands):
             if mine := spec.gpus_of(node):
-                # By UUID: the meaning of a number depends on CUDA_VISIBLE_DEVICES and the device order.
-                environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-                environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+                environ.update(environ_of(mine, spec.gpu_vendor))
         nodes = [{"argv": argv, "env": environ} for argv, environ in commands]
         record: dict[str, Any] = {"nodes": nodes, "spec": spec.to_json()}
         files = (("agents.json", canonical_json(record)),)

@@ -18,8 +18,10 @@ from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.cpu_binding import choose_cpus
 from dist_train.agent.workers.process_title import set_title
+from dist_train.agent.workers.rank_gpus import choose_slices
 from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.jobs.terminal_writer import TerminalWriter
 
@@ -74,16 +76,19 @@ def _run(settings: Settings, platform: Platform) -> AgentExit:
         if earlier is not None:
             output.note(earlier.why)
             return earlier
-        settings = _bind_ranks(settings, platform, output)
+        settings = _place_ranks(settings, platform, output)
         return Node(settings, platform, output, join_by).run()
     finally:
         if left := output.close():
             logger.warning("%d lines of output were not shown: the terminal's reader had stopped", left)
 
 
-def _bind_ranks(settings: Settings, platform: Platform, output: RankOutput) -> Settings:
-    """Choose the ranks' cores; what was chosen is said for node 0, and in each node's log."""
-    settings, line = choose_cpus(settings, platform.nodes_share_a_machine)
+def _place_ranks(settings: Settings, platform: Platform, output: RankOutput) -> Settings:
+    """Choose the ranks' GPUs and cores; which cores is said for node 0, and in each node's log."""
+    gpus = visible_gpus() if settings.device == "cuda" else []
+    settings, line = choose_cpus(
+        choose_slices(settings, gpus, os.environ), platform.nodes_share_a_machine, gpus
+    )
     if line:
         logger.info(line)
         if settings.node == 0 or platform.replaces_nodes:

@@ -172,7 +172,7 @@ class Node:
             "" if self._interface_is_set() else own_loopback(),
             self._platform.scheduler_facts(os.environ),
             "/".join(settings.rank_cpus),
-            settings.cannot_bind,
+            settings.cannot_start,
         )
 
     def _interface_is_set(self) -> bool:

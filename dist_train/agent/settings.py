@@ -24,7 +24,8 @@ class Settings:
         log_limit_bytes: of one rank's log, per attempt.
         bind: which cores each rank gets, as `launch --bind` has it.
         rank_cpus: what that came to here: CPUs by local rank (`0-3,8`); empty: ranks are not bound.
-        cannot_bind: why `bind` does not fit this machine; node 0 then ends the run.
+        rank_gpus: the one GPU of each rank where some are MIG slices; empty: a rank sees all of the node's.
+        cannot_start: why ranks cannot start here as asked; node 0 then ends the run.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -58,7 +59,8 @@ class Settings:
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES
     bind: str = "none"
     rank_cpus: tuple[str, ...] = ()
-    cannot_bind: str = ""
+    rank_gpus: tuple[str, ...] = ()
+    cannot_start: str = ""
 
     @property
     def world_size(self) -> int:

@@ -8,7 +8,11 @@ log_files             a run's log files by rank and attempt, also while they gro
 terminal_writer       writing to the terminal without waiting for its reader
 polling               how often a scheduler is queried
 duration              time limits in sbatch's formats
-gpus                  this machine's GPUs, by nvidia-ml-py
+gpus                  this machine's GPUs: NVIDIA's, or AMD's where torch is built for them
+amd_gpus              AMD's, as the kernel lists them
+gpu_records           one GPU, and the list of a machine's
+gpu_environment       the variables that give a process certain GPUs
+torch_build           whether the installed torch is built for AMD's GPUs
 gpu_selection         which of them `--gpus` means
 device_names          names of torch devices, and the nearest to a wrong one
 machine               CPU cores and memory that this process may use

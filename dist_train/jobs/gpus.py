@@ -1,64 +1,44 @@
-"""The GPUs of this machine by nvidia-ml-py: without torch, and without starting CUDA."""
+"""The GPUs of this machine: NVIDIA's by nvidia-ml-py, AMD's by the kernel; torch and CUDA are not started."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from dist_train.jobs.amd_gpus import amd_inventory
+from dist_train.jobs.gpu_records import Gpu, GpuProcess, Inventory, owner_of
+from dist_train.jobs.torch_build import hip_version
+
+__all__ = [
+    "Gpu",
+    "GpuProcess",
+    "Inventory",
+    "find",
+    "inventory",
+    "physical_gpus",
+    "visible_among",
+    "visible_gpus",
+]
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class GpuProcess:
-    """A process that holds memory of a GPU; bytes are None where the driver does not tell them."""
-
-    pid: int
-    owner: str
-    memory_used: int | None
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One physical GPU, or one MIG slice of it: then `slice` is its number on GPU `index`.
-
-    Args:
-        memory_used: bytes; memory_total as well; 0 where the driver does not report it.
-        utilisation: per cent of the last sample period; None where the driver does not report it.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    memory_used: int
-    memory_total: int
-    bus_id: str = ""
-    utilisation: int | None = None
-    processes: tuple[GpuProcess, ...] = ()
-    slice: int | None = None
-
-    @property
-    def number(self) -> str:
-        """`3`; a MIG slice is `3:1`, as nvidia-smi counts."""
-        return str(self.index) if self.slice is None else f"{self.index}:{self.slice}"
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """The driver's answer; `reason`: why there are no GPUs.
-
-    Args:
-        left_out: a text for each GPU that exists and cannot be used: of another job, or lost.
-    """
-
-    gpus: tuple[Gpu, ...] = ()
-    reason: str | None = None
-    left_out: tuple[str, ...] = ()
-
-
 def inventory() -> Inventory:
-    """Every GPU that the driver reports, with its processes; or the reason why there are none."""
+    """Every GPU that the installed torch can use, with its processes; or the reason why there are none."""
+    if hip_version() is not None:
+        return amd_inventory()
+    found = _nvidia_inventory()
+    if found.gpus:
+        return found
+    others = len(amd_inventory().gpus)
+    if not others:
+        return found
+    reason = f"{found.reason}; {others} AMD GPU(s) are here, and this torch is not built for ROCm"
+    return Inventory(reason=reason, left_out=found.left_out)
+
+
+def _nvidia_inventory() -> Inventory:
     try:
         import pynvml
     except ImportError as error:
@@ -99,16 +79,28 @@ def physical_gpus() -> list[Gpu]:
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES leaves, in its order; numbers count in the order of the PCI bus."""
+    """What the driver's variables leave, in their order; numbers count in the order of the PCI bus."""
     return visible_among(physical_gpus(), environ)
 
 
 def visible_among(gpus: list[Gpu], environ: Mapping[str, str] | None = None) -> list[Gpu]:
-    """Of these GPUs, what CUDA_VISIBLE_DEVICES leaves."""
+    """Of these GPUs, what CUDA_VISIBLE_DEVICES leaves; of AMD's, ROCR_VISIBLE_DEVICES and then HIP's."""
     environ = os.environ if environ is None else environ
-    asked = environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
-        return gpus
+    for name in visibility_variables(gpus, environ):
+        gpus = _left_by(environ[name], gpus)
+    return gpus
+
+
+def visibility_variables(gpus: list[Gpu], environ: Mapping[str, str]) -> list[str]:
+    """The variables that are set and choose among these GPUs; each counts what those before it have left."""
+    if not any(gpu.vendor == "amd" for gpu in gpus):
+        return [name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ]
+    # HIP takes CUDA's variable where its own is not set.
+    own = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
+    return [name for name in ("ROCR_VISIBLE_DEVICES", own) if name in environ]
+
+
+def _left_by(asked: str, gpus: list[Gpu]) -> list[Gpu]:
     chosen: list[Gpu] = []
     for word in (word.strip() for word in asked.split(",")):
         found = find(word, gpus)
@@ -164,17 +156,7 @@ def _gpu(nvml: Any, handle: Any, index: int, part: int | None = None, bus_id: st
 
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
     found = _value_or_none(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    return tuple(GpuProcess(int(p.pid), _owner(int(p.pid)), _bytes(p.usedGpuMemory)) for p in found)
-
-
-def _owner(pid: int) -> str:
-    """The driver counts pids as the host does: a container may not see them."""
-    import psutil
-
-    try:
-        return str(psutil.Process(pid).username())
-    except (psutil.Error, KeyError):
-        return "?"
+    return tuple(GpuProcess(int(p.pid), owner_of(int(p.pid)), _bytes(p.usedGpuMemory)) for p in found)
 
 
 def _value_or_none(ask: Callable[[], T]) -> T | None:

@@ -49,6 +49,7 @@ class JobSpec:
     accept_code_change: bool = False
     local_rank_flag: str = ""  # a script of torch.distributed.launch's time: "--local_rank" or "--local-rank"
     gpus: tuple[str, ...] = ()  # UUIDs, local launcher: shared out evenly to the nodes, see gpus_of
+    gpu_vendor: Literal["nvidia", "amd"] = "nvidia"  # whose `gpus` are
     resources: tuple[tuple[str, str], ...] = field(default=())
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES  # of one rank's log, per attempt
     bind: str = "none"  # none, cores, numa, or the CPUs of each local rank: 0-3,8/4-7

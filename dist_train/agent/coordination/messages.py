@@ -17,7 +17,7 @@ class Join:
         loopback: the loopback address that the machine's own name resolves to there, if it does.
         scheduler: the scheduler's variables about the node.
         cpus: CPUs of its ranks (`0-3/4-7`); empty where they are not bound.
-        cannot_bind: why its ranks cannot be bound as asked.
+        cannot_start: why its ranks cannot start as asked.
     """
 
     node: int
@@ -30,7 +30,7 @@ class Join:
     loopback: str = ""
     scheduler: dict[str, str] = field(default_factory=dict)
     cpus: str = ""
-    cannot_bind: str = ""
+    cannot_start: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def disagreement(joins: Mapping[int, Join], nonce: str) -> str | None:
     return (
         _unshared_directory(joins, nonce)
         or _unreachable_ranks(joins)
-        or _cannot_bind(joins)
+        or _cannot_start(joins)
         or _different_fingerprint(joins)
     )
 
@@ -39,12 +39,12 @@ def _unreachable_ranks(joins: Mapping[int, Join]) -> str | None:
     )
 
 
-def _cannot_bind(joins: Mapping[int, Join]) -> str | None:
-    refused = [joins[node] for node in sorted(joins) if joins[node].cannot_bind]
+def _cannot_start(joins: Mapping[int, Join]) -> str | None:
+    refused = [joins[node] for node in sorted(joins) if joins[node].cannot_start]
     if not refused:
         return None
     first, more = refused[0], len(refused) - 1
-    return f"node {first.node} ({first.host}){f' and {more} more' * bool(more)}: {first.cannot_bind}"
+    return f"node {first.node} ({first.host}){f' and {more} more' * bool(more)}: {first.cannot_start}"
 
 
 def _different_fingerprint(joins: Mapping[int, Join]) -> str | None:

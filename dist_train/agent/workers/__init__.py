@@ -4,6 +4,7 @@ elastic_agent       NodeAgent: torch's LocalElasticAgent with our start, stop an
 rank                Rank: one rank as a process, its start and its signals
 processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
+rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank
 worker_main         the first code of every rank: runs the target, records its error
 rank_signals        SIGTERM in a rank and in its children

@@ -6,7 +6,7 @@ What a rank starts (loader workers, torch's threads) inherits its cores.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,28 +15,34 @@ from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError
 from dist_train.jobs.cores.place_here import NodeShape, place_here
 from dist_train.jobs.cores.place_ranks import Placement
-from dist_train.jobs.gpus import visible_gpus
+from dist_train.jobs.gpus import Gpu
 from dist_train.rundir import RunDir
 from dist_train.rundir.cpu_list import cpu_list, parse_bind, parse_cpu_list
 from dist_train.rundir.records import read_json
 
 
 def choose_cpus(
-    settings: Settings, nodes_share_a_machine: bool, root: Path = Path("/")
+    settings: Settings,
+    nodes_share_a_machine: bool,
+    gpus: Sequence[Gpu] = (),
+    root: Path = Path("/"),
 ) -> tuple[Settings, str]:
     """Choose the CPUs and the number of threads of this node's ranks.
 
+    Args:
+        gpus: those that the ranks compute on, by local rank; empty on CPU.
+
     Returns:
         The settings with both, and the line that says so (empty where nothing is bound). Where `bind` does
-        not fit this machine, the settings have `cannot_bind`: node 0 names the node and ends the run.
+        not fit this machine, the settings have `cannot_start`: node 0 names the node and ends the run.
     """
     try:
         bind = parse_bind(settings.bind)
         if bind.mode == "none":
             return _unbound(settings), ""
-        placed = place_here(bind, _shape(settings, nodes_share_a_machine), root)
+        placed = place_here(bind, _shape(settings, nodes_share_a_machine, gpus), root)
     except (ConfigError, ValueError) as error:
-        return replace(_unbound(settings), cannot_bind=_why(error)), ""
+        return replace(_unbound(settings), cannot_start=_why(error)), ""
     threads, origin = _threads(settings, placed)
     bound = replace(settings, rank_cpus=tuple(map(cpu_list, placed.cpus)), threads_per_rank=threads)
     return bound, _line(bound, placed, origin)
@@ -63,8 +69,7 @@ def bind_to_cpus(environ: Mapping[str, str]) -> None:
         )
 
 
-def _shape(settings: Settings, nodes_share_a_machine: bool) -> NodeShape:
-    gpus = visible_gpus() if settings.device == "cuda" else []
+def _shape(settings: Settings, nodes_share_a_machine: bool, gpus: Sequence[Gpu]) -> NodeShape:
     bus_ids = tuple(gpu.bus_id for gpu in gpus)
     if nodes_share_a_machine:
         return NodeShape(settings.procs, settings.nodes, settings.node, bus_ids)

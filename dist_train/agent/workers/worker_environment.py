@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from dist_train import env
 from dist_train.agent.settings import Settings
+from dist_train.agent.workers.rank_gpus import gpu_environ
 from dist_train.errors import ConfigError
+from dist_train.jobs.torch_build import hip_version
 from dist_train.rundir import RunDir
 
 # Set for torch's agent in this process; a torchrun that a script starts would assign its ranks by it, too.
 WORKER_IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
-_VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 def worker_environment(
@@ -35,7 +36,8 @@ def worker_environment(
     if settings.address.interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             built.setdefault(name, settings.address.interface)
-    built |= gpu_environ(built, settings.device, local_rank)
+    rocm = settings.device == "cuda" and hip_version() is not None
+    built |= gpu_environ(built, settings.device, local_rank, settings.rank_gpus, rocm)
     built |= _read_secrets(settings.run)
     built |= env.WorkerEnv(
         run_id=settings.run_id,
@@ -73,21 +75,6 @@ def _torchrun_variables(
         "TORCHELASTIC_USE_AGENT_STORE": settings.init_method == "env://",
     }
     return {name: str(value) for name, value in variables.items()}
-
-
-def gpu_environ(environ: Mapping[str, str], device: str, local_rank: int) -> dict[str, str]:
-    """Return the variables of CUDA to add for one rank: set before CUDA can start, whatever the script does.
-
-    Numbers count in the order of the PCI bus, as nvidia-smi's do. CUDA shows a process one MIG slice
-    at most, so each rank sees its own alone (its cuda:0).
-    """
-    if device != "cuda":
-        return {}
-    added = {} if _ORDER in environ else {_ORDER: "PCI_BUS_ID"}
-    given = [word.strip() for word in environ.get(_VISIBLE, "").split(",")]
-    if any(word.startswith("MIG-") for word in given) and local_rank < len(given):
-        added[_VISIBLE] = given[local_rank]
-    return added
 
 
 def _read_secrets(run: RunDir) -> dict[str, str]:

@@ -96,6 +96,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         accept_code_change=bool(typed.get("accept_code_change")),
         local_rank_flag=flag,
         gpus=tuple(gpu.uuid for gpu in devices.gpus),
+        gpu_vendor=devices.gpus[0].vendor if devices.gpus else "nvidia",
         resources=_resources(launch),
         log_limit_bytes=parse_size(launch.log_limit),
         bind=launch.bind,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dist_train.errors import ConfigError, UsageError
 from dist_train.jobs.gpu_selection import choice_in_words, choose_gpus
-from dist_train.jobs.gpus import Gpu, inventory, visible_gpus
+from dist_train.jobs.gpus import Gpu, inventory, visibility_variables, visible_gpus
 
 if TYPE_CHECKING:
     from dist_train.config.launch_section import LaunchConfig
@@ -54,11 +54,12 @@ def choose_devices(asked: str | None, launch: LaunchConfig) -> Devices:
 
 
 def _no_gpu(asked: str | None, needed: int) -> ConfigError:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = inventory()
+    hidden = ", ".join(f"{n}={os.environ[n]!r}" for n in visibility_variables(list(found.gpus), os.environ))
     gpus = "1 GPU was" if needed == 1 else f"{needed} GPUs were"
     return ConfigError(
         f"{f'--gpus {asked}' if asked else '--device cuda'}: {gpus} asked for, 0 are visible here",
-        cause=inventory().reason or f"CUDA_VISIBLE_DEVICES={hidden!r} means none of them",
+        cause=found.reason or f"{hidden} means none of them",
         hint=f"{'drop --gpus: ' if asked else ''}--device cpu runs {needed} process(es) on CPU",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,7 @@ from dist_train.cli.options.verb_options import SPELLINGS, json_option
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import render_pairs, render_table, size
 from dist_train.errors import ExitCode
-from dist_train.jobs.gpus import Gpu, Inventory, inventory, visible_among
+from dist_train.jobs.gpus import Gpu, Inventory, inventory, visibility_variables, visible_among
 from dist_train.jobs.machine import Machine, Usable, look
 
 
@@ -24,7 +25,7 @@ def devices(as_json: bool) -> int:
     """Show each GPU (number, UUID, memory, load, processes), and the CPU cores and memory to be had.
 
     The numbers are those of nvidia-smi; `#` is the number that --gpus and a process use: it counts
-    only what CUDA_VISIBLE_DEVICES leaves.
+    only what CUDA_VISIBLE_DEVICES leaves (of AMD's, ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES).
     """
     found, machine = inventory(), look()
     visible = visible_among(list(found.gpus))
@@ -71,7 +72,8 @@ def _gpu_lines(found: Inventory, visible: list[Gpu]) -> list[str]:
     heads = ("#", "GPU", "name", "memory", "load", "processes", "UUID", "PCI bus")
     rows = [_row(gpu, visible) for gpu in found.gpus]
     hidden = len(found.gpus) - len(visible)
-    hint = [f"{hidden} of {len(found.gpus)} hidden by CUDA_VISIBLE_DEVICES"] if hidden else []
+    names = " and ".join(visibility_variables(list(found.gpus), os.environ))
+    hint = [f"{hidden} of {len(found.gpus)} hidden by {names}"] if hidden else []
     return [render_table(heads, rows), *hint, *(f"not usable: {text}" for text in found.left_out)]
 
 

@@ -145,6 +145,7 @@ def _devices(gpus: str | None, processes: int | None) -> tuple[list[str], dict[s
         return [], {}
     if processes is not None:
         raise UsageError(f"--gpus {gpus} contradicts --processes {processes}, which is for the CPU")
+    from dist_train.jobs.gpu_environment import environ_of
     from dist_train.jobs.gpu_selection import choice_in_words, choose_gpus
     from dist_train.jobs.gpus import visible_gpus
 
@@ -155,10 +156,7 @@ def _devices(gpus: str | None, processes: int | None) -> tuple[list[str], dict[s
         hint = "`dist-train devices` lists them; --processes N computes on the CPU"
         raise ConfigError(error.what, cause=error.cause, hint=hint) from None
     click.echo(f"[dist-train] {choice_in_words(gpus, chosen, visible)}", err=True)
-    environ = {
-        "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in chosen),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
+    environ = environ_of([gpu.uuid for gpu in chosen], chosen[0].vendor)
     return [f"cuda:{number}" for number in range(len(chosen))], environ
 
 

@@ -166,7 +166,7 @@ def _gpus_again(old: JobSpec, nodes: int, procs: int) -> tuple[str, ...]:
             f"{count} GPUs are needed ({nodes} node(s) x {procs}), {len(visible)} are visible here",
             hint=f"ask for at most {len(visible)} with --nodes and --gpus-per-node"
             if visible
-            else "`dist-train devices` lists them; CUDA_VISIBLE_DEVICES may hide them",
+            else "`dist-train devices` lists them, and what hides them",
         )
     kept = [uuid for uuid in old.gpus if uuid in visible]
     return tuple([*kept, *(uuid for uuid in visible if uuid not in kept)][:count])

@@ -16,7 +16,6 @@ from dist_train.agent.command_line import read_settings
 from dist_train.agent.coordination.messages import Join
 from dist_train.agent.coordination.preflight_agreement import disagreement
 from dist_train.agent.settings import Settings
-from dist_train.agent.workers import cpu_binding
 from dist_train.agent.workers.cpu_binding import bind_to_cpus, choose_cpus
 from dist_train.agent.workers.worker_environment import worker_environment
 from dist_train.errors import ConfigError
@@ -39,21 +38,21 @@ def settings_of(folder: Path, bind: str, threads: int = 0, device: str = "cpu", 
 
 
 def test_cores_and_threads_come_from_what_the_agent_was_given(tmp_path: Path) -> None:
-    bound, line = choose_cpus(settings_of(tmp_path, "cores"), False, tmp_path)
+    bound, line = choose_cpus(settings_of(tmp_path, "cores"), False, (), tmp_path)
     assert (bound.rank_cpus, bound.threads_per_rank) == (("8-11", "12-15"), 4)
     assert line == "node 0: CPUs by local rank (--bind cores): 0: 8-11, 1: 12-15; 4 threads per rank"
 
 
 def test_a_number_of_threads_that_was_asked_for_stays(tmp_path: Path) -> None:
-    bound, line = choose_cpus(settings_of(tmp_path, "8-9/10", threads=3), False, tmp_path)
+    bound, line = choose_cpus(settings_of(tmp_path, "8-9/10", threads=3), False, (), tmp_path)
     assert (bound.rank_cpus, bound.threads_per_rank) == (("8-9", "10"), 3)
     assert line.endswith("0: 8-9, 1: 10; 3 threads per rank; CPUs left free: 11-15")
 
 
 def test_simulated_nodes_divide_the_machine_and_a_clusters_nodes_do_not(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "cores", nodes=2)
-    assert choose_cpus(settings, True, tmp_path)[0].rank_cpus == ("12-13", "14-15")
-    assert choose_cpus(settings, False, tmp_path)[0].rank_cpus == ("8-11", "12-15")
+    assert choose_cpus(settings, True, (), tmp_path)[0].rank_cpus == ("12-13", "14-15")
+    assert choose_cpus(settings, False, (), tmp_path)[0].rank_cpus == ("8-11", "12-15")
 
 
 def test_later_attempts_keep_the_first_ones_number_of_threads(tmp_path: Path) -> None:
@@ -63,15 +62,15 @@ def test_later_attempts_keep_the_first_ones_number_of_threads(tmp_path: Path) ->
         record = {"threads_per_rank": threads}
         (tmp_path / "attempts" / str(attempt) / "fingerprint.json").write_text(json.dumps(record))
     (tmp_path / "attempts" / "10").mkdir()  # refused: it has no fingerprint
-    bound, line = choose_cpus(settings_of(tmp_path, "cores"), False, tmp_path)
+    bound, line = choose_cpus(settings_of(tmp_path, "cores"), False, (), tmp_path)
     assert bound.threads_per_rank == 6
     assert line.endswith("6 threads per rank, as in the attempt before (its cores would be 4)")
-    assert choose_cpus(settings_of(tmp_path, "none"), False, tmp_path)[0].threads_per_rank == 6
+    assert choose_cpus(settings_of(tmp_path, "none"), False, (), tmp_path)[0].threads_per_rank == 6
 
 
 def test_nothing_is_bound_and_nothing_said_by_default(tmp_path: Path) -> None:
-    settings, line = choose_cpus(settings_of(tmp_path, "none", threads=2), True, tmp_path)
-    assert (settings.rank_cpus, settings.threads_per_rank, settings.cannot_bind, line) == ((), 2, "", "")
+    settings, line = choose_cpus(settings_of(tmp_path, "none", threads=2), True, (), tmp_path)
+    assert (settings.rank_cpus, settings.threads_per_rank, settings.cannot_start, line) == ((), 2, "", "")
     assert not [
         word for word in agent_argv(JobSpec("a", "a", tmp_path, Target("script", "x")), "p") if "bind" in word
     ]
@@ -86,12 +85,12 @@ def test_nothing_is_bound_and_nothing_said_by_default(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_reported_to_node_0(tmp_path: Path, bind: str, why: str) -> None:
-    settings, line = choose_cpus(settings_of(tmp_path, bind), False, tmp_path)
-    assert settings.cannot_bind.startswith(why)
+    settings, line = choose_cpus(settings_of(tmp_path, bind), False, (), tmp_path)
+    assert settings.cannot_start.startswith(why)
     assert (settings.rank_cpus, line) == ((), "")
 
 
-def test_ranks_are_placed_near_their_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_placed_near_their_gpus(tmp_path: Path) -> None:
     """Two NUMA nodes, and the first visible GPU is at the second. Folders and GPUs are stand-ins."""
     for node, cpus in ((0, "8-11"), (1, "12-15")):
         folder = tmp_path / f"sys/devices/system/node/node{node}"
@@ -101,11 +100,10 @@ def test_ranks_are_placed_near_their_gpus(tmp_path: Path, monkeypatch: pytest.Mo
         card.mkdir(parents=True)
         (card / "numa_node").write_text(str(node))
     gpus = [Gpu(node, f"GPU-{node}", "Pretend", 0, 1, f"00000000:0{node}:00.0") for node in (1, 0)]
-    monkeypatch.setattr(cpu_binding, "visible_gpus", lambda: gpus)
     on_gpus = settings_of(tmp_path, "cores", device="cuda")
-    assert choose_cpus(on_gpus, False, tmp_path)[0].rank_cpus == ("12-15", "8-11")
+    assert choose_cpus(on_gpus, False, gpus, tmp_path)[0].rank_cpus == ("12-15", "8-11")
     on_cpu = settings_of(tmp_path, "cores")
-    assert choose_cpus(on_cpu, False, tmp_path)[0].rank_cpus == ("8-11", "12-15")
+    assert choose_cpus(on_cpu, False, (), tmp_path)[0].rank_cpus == ("8-11", "12-15")
 
 
 def test_a_ranks_environment_names_its_own_cpus_and_never_the_agents(tmp_path: Path) -> None:
@@ -144,7 +142,9 @@ def test_a_kernel_that_gives_fewer_cpus_without_an_error_is_noticed(monkeypatch:
 def test_node_0_names_the_node_whose_ranks_cannot_be_bound() -> None:
     """Before the number of threads: without cores, there is none that the nodes could agree on."""
     fine = Join(0, "gpu1", 1, 2, "nonce", {"threads_per_rank": "4"}, cpus="0-3/4-7")
-    unfit = Join(1, "gpu2", 2, 2, "nonce", {"threads_per_rank": "1"}, cannot_bind="--bind 0/9: there is no 9")
+    unfit = Join(
+        1, "gpu2", 2, 2, "nonce", {"threads_per_rank": "1"}, cannot_start="--bind 0/9: there is no 9"
+    )
     assert disagreement({0: fine, 1: unfit}, "nonce") == "node 1 (gpu2): --bind 0/9: there is no 9"
     assert str(disagreement({1: unfit, 0: replace(unfit, node=0)}, "nonce")).startswith(
         "node 0 (gpu2) and 1 more: "

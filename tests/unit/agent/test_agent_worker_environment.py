@@ -8,7 +8,8 @@ import pytest
 
 from dist_train import env
 from dist_train.agent.command_line import read_settings
-from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, gpu_environ, worker_environment
+from dist_train.agent.workers.rank_gpus import gpu_environ
+from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 
 
 @pytest.mark.parametrize(
@@ -18,11 +19,6 @@ from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, gpu_en
         ({}, "cuda", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "cuda", {}),  # the user's own word
         ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "cuda", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (
-            {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"},
-            "cuda",
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "MIG-b"},
-        ),
     ],
 )
 def test_rank_1(environ: dict[str, str], device: str, added: dict[str, str]) -> None:
