@@ -1,4 +1,4 @@
-"""Warn where a script has changed CUDA_VISIBLE_DEVICES, and with it the GPUs that it was given."""
+"""Warn where a script has changed CUDA_VISIBLE_DEVICES (or HIP's), and with it the GPUs that it was given."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import psutil
 import torch
 
 logger = logging.getLogger(__name__)
-_NAME = "CUDA_VISIBLE_DEVICES"
+_CUDA = ("CUDA_VISIBLE_DEVICES",)
+_HIP = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *_CUDA)
 
 
 def warn_if_changed(alone: bool) -> None:
-    """Log one warning if the variable is no longer what this process was started with.
+    """Log a warning for each variable that is no longer what this process was started with.
 
     Args:
         alone: the job has one process and no launcher chose its GPU: it may choose one itself before
@@ -22,20 +23,21 @@ def warn_if_changed(alone: bool) -> None:
     started = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     if alone and not started:
         return
-    warning = change_warning(value_at_start(), os.environ.get(_NAME), started)
-    if warning is not None:
-        logger.warning(warning)
+    for name in _CUDA if torch.version.hip is None else _HIP:
+        warning = change_warning(value_at_start(name), os.environ.get(name), started, name)
+        if warning is not None:
+            logger.warning(warning)
 
 
-def value_at_start() -> str | None:
+def value_at_start(name: str = _CUDA[0]) -> str | None:
     """The value that this process was started with, as the kernel keeps it; else the value now."""
     try:
-        return psutil.Process().environ().get(_NAME)
+        return psutil.Process().environ().get(name)
     except (psutil.Error, OSError):
-        return os.environ.get(_NAME)
+        return os.environ.get(name)
 
 
-def change_warning(before: str | None, now: str | None, started: bool) -> str | None:
+def change_warning(before: str | None, now: str | None, started: bool, name: str = _CUDA[0]) -> str | None:
     """The warning about a changed variable; None if it is unchanged.
 
     Args:
@@ -43,7 +45,7 @@ def change_warning(before: str | None, now: str | None, started: bool) -> str | 
     """
     if before == now:
         return None
-    change = f"{_NAME} is {_shown(now)}, and was {_shown(before)} when this process started"
+    change = f"{name} is {_shown(now)}, and was {_shown(before)} when this process started"
     if started:
         effect = "CUDA has started already: a change after that does nothing, cuda:0 is still the old one"
     else:

@@ -57,4 +57,13 @@ def _own_record(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
 def _physical(uuid: str) -> Gpu | None:
     """The GPU as the driver lists it: torch gives the UUID without its `GPU-` or `MIG-`."""
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return next((gpu for gpu in physical_gpus() if gpu.uuid.partition("-")[2] == bare), None)
+    names = {bare, _of_hip(bare)}
+    return next((gpu for gpu in physical_gpus() if gpu.uuid.partition("-")[2] in names), None)
+
+
+def _of_hip(bare: str) -> str:
+    """HIP fills the UUID's 16 bytes with the 16 characters of the GPU's unique id; empty for another's."""
+    try:
+        return bytes.fromhex(bare.replace("-", "")).decode("ascii")
+    except ValueError:
+        return ""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import torch
 
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError
-from dist_train.jobs.device_names import nearest_device_name, visible_names
+from dist_train.jobs.device_names import nearest_device_name, visible_names, why_no_device
+from dist_train.jobs.gpus import inventory
 
+logger = logging.getLogger(__name__)
 CHOICES = ("auto", "cpu", "cuda")
 
 
@@ -17,19 +20,31 @@ def bind(requested: str, info: RankInfo) -> torch.device:
     """Choose this rank's device and make it the current one.
 
     Args:
-        requested: cpu, cuda or auto (cuda where this process sees a GPU).
+        requested: cpu, cuda (AMD's GPUs too: torch calls them so) or auto (cuda where this process sees one).
 
     Raises:
         ConfigError: for another name, and where this node has fewer GPUs than ranks.
     """
     if requested not in CHOICES:
-        raise ConfigError(f"device {requested!r} is unknown", hint=f"use one of {', '.join(CHOICES)}")
+        hint = why_no_device(requested) or f"use one of {', '.join(CHOICES)}"
+        raise ConfigError(f"device {requested!r} is unknown", hint=hint)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if requested == "cpu" or (requested == "auto" and count == 0):
+        if requested == "auto" and (idle := _other_accelerator()) is not None:
+            logger.warning("%s is not supported: this rank computes on the CPU", idle)
         return torch.device("cpu")
     index = _index(count, info)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _other_accelerator() -> str | None:
+    """An accelerator of this machine that torch could use and dist-train does not."""
+    if torch.xpu.is_available():
+        return "the Intel GPU (xpu) here"
+    if torch.backends.mps.is_available():
+        return "the Apple GPU (mps) here"
+    return None
 
 
 def _index(count: int, info: RankInfo) -> int:
@@ -47,9 +62,22 @@ def _index(count: int, info: RankInfo) -> int:
 
 
 def _why_none() -> str:
+    if torch.version.hip is not None:
+        return inventory().reason or f"none is left by {_shown_variables() or 'the driver'}"
     if torch.version.cuda is None:
-        return f"torch {torch.__version__} is built without CUDA"
+        others = inventory().reason or ""
+        return f"torch {torch.__version__} is built without CUDA" + (
+            f" ({others})" if "AMD" in others else ""
+        )
     return "the driver shows none to this process (CUDA_VISIBLE_DEVICES?)"
+
+
+def _shown_variables() -> str:
+    """The variables that choose among this process's GPUs, with their values."""
+    names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if torch.version.hip is not None else ()
+    return ", ".join(
+        f"{name}={os.environ[name]}" for name in (*names, "CUDA_VISIBLE_DEVICES") if name in os.environ
+    )
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
@@ -75,11 +103,11 @@ def _refuse_unseen(device: torch.device) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) < count:
         return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = f"CUDA_VISIBLE_DEVICES={visible}: they are renumbered from cuda:0"
+    visible = _shown_variables()
+    numbers = f"{visible}: they are renumbered from cuda:0"
     raise ConfigError(
         f"device {str(device)!r}: {count} GPU(s) are visible to this process",
-        cause=(None if visible is None else numbers) if count else _why_none(),
+        cause=(numbers if visible else None) if count else _why_none(),
         hint=f"use {visible_names(count)}, or run.device" if count else "use 'cpu', or run.device",
     )
 

@@ -8,7 +8,19 @@ from dist_train.near_names import nearest
 
 _TYPES = ("cpu", "cuda", "meta", "mps", "xpu", "hpu")
 # Other tools' names for the same device types.
-_OTHER_WORDS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
+_OTHER_WORDS = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu", "hip": "cuda", "rocm": "cuda", "amd": "cuda"}
+
+
+UNSUPPORTED_DEVICES = "xpu, mps and hpu are not supported: ranks compute on cpu (gloo) or cuda (NCCL, RCCL)"
+_AMD = ("rocm", "hip", "amd")
+
+
+def why_no_device(text: str) -> str | None:
+    """Why `--device` does not take this word, where people have a reason to expect it."""
+    word = text.strip().lower().partition(":")[0]
+    if word in ("xpu", "mps", "hpu"):
+        return UNSUPPORTED_DEVICES
+    return "AMD's GPUs are cuda, as torch calls them: --device cuda" if word in _AMD else None
 
 
 def nearest_device_name(text: str) -> str:

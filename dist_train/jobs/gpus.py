@@ -95,9 +95,12 @@ def visibility_variables(gpus: list[Gpu], environ: Mapping[str, str]) -> list[st
     """The variables that are set and choose among these GPUs; each counts what those before it have left."""
     if not any(gpu.vendor == "amd" for gpu in gpus):
         return [name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ]
-    # HIP takes CUDA's variable where its own is not set.
-    own = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
-    return [name for name in ("ROCR_VISIBLE_DEVICES", own) if name in environ]
+    names = [name for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in environ]
+    # HIP takes CUDA's variable where its own is not set; a copy of ROCr's is not meant as a second choice.
+    cuda = environ.get("CUDA_VISIBLE_DEVICES")
+    if "HIP_VISIBLE_DEVICES" not in names and cuda not in (None, environ.get("ROCR_VISIBLE_DEVICES")):
+        names.append("CUDA_VISIBLE_DEVICES")
+    return names
 
 
 def _left_by(asked: str, gpus: list[Gpu]) -> list[Gpu]:

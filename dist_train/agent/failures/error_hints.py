@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 
 from dist_train.agent.failures import device_mismatch
-from dist_train.jobs.device_names import nearest_device_name, visible_names
+from dist_train.jobs.device_names import UNSUPPORTED_DEVICES, nearest_device_name, visible_names
+from dist_train.jobs.gpus import inventory
 from dist_train.jobs.machine import shared_memory_bytes, usable_memory
 from dist_train.rundir.format_amounts import size
 
@@ -54,15 +55,40 @@ def _ordinal(error: BaseException, found: re.Match[str]) -> str:
     torch = sys.modules.get("torch")
     count = torch.cuda.device_count() if torch is not None else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    hip = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    others = "".join(f", {name}={os.environ[name]}" for name in hip if name in os.environ)
     return (
         f"{count} GPU(s) are visible to this process ({visible_names(count)}; "
-        f"CUDA_VISIBLE_DEVICES={visible}): they are numbered from 0 again, so use run.device; "
+        f"CUDA_VISIBLE_DEVICES={visible}{others}): they are numbered from 0 again, so use run.device; "
         "`dist-train devices` shows both numbers"
     )
 
 
 def _no_gpu(error: BaseException, found: re.Match[str]) -> str:
     return "this process has no GPU: x.to(run.device) in place of .cuda(), and --device cpu to ask for it"
+
+
+def _no_amd_gpu(error: BaseException, found: re.Match[str]) -> str:
+    if (reason := inventory().reason) is not None:
+        return f"{reason}; or --device cpu"
+    names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    chosen = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+    return (
+        f"HIP sees no GPU ({chosen or 'no variable hides one'}): HIP_VISIBLE_DEVICES, else "
+        "CUDA_VISIBLE_DEVICES, counts from 0 among those that ROCR_VISIBLE_DEVICES leaves; unset it, or "
+        "--device cpu"
+    )
+
+
+def _other_architecture(error: BaseException, found: re.Match[str]) -> str:
+    return (
+        "this torch has no kernels for this AMD GPU (`rocminfo | grep gfx` names its architecture, "
+        "torch.cuda.get_arch_list() those of torch): install a build that has it"
+    )
+
+
+def _unsupported_accelerator(error: BaseException, found: re.Match[str]) -> str:
+    return f"{UNSUPPORTED_DEVICES}: x.to(run.device)"
 
 
 def _worker_killed(error: BaseException, found: re.Match[str]) -> str:
@@ -129,13 +155,19 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"invalid device ordinal", _ordinal),
     (r"Attempting to deserialize object on (a )?CUDA device", _saved_elsewhere),
     (r"Duplicate GPU detected", _one_card),
+    (r"No HIP GPUs are available|hipErrorNoDevice|no ROCm-capable device is detected", _no_amd_gpu),
+    (r"hipErrorNoBinaryForGpu|HIP error: (invalid device function|no kernel image)", _other_architecture),
+    (
+        r"Torch not compiled with XPU enabled|PyTorch is not linked with support for mps",
+        _unsupported_accelerator,
+    ),
     (r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available", _no_gpu),
     (r"Cannot re-initialize CUDA in forked subprocess", _fork),
     (r"DataLoader worker \(pid.*\) is killed by signal: Bus error", _shm_full),
     (r"unable to (allocate|write to|open|mmap|resize).*(/torch_|shared memory)", _shm_full),
     (r"shared memory segment /dev/shm/nccl", _shm_full),
     (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
-    (r"CUDA out of memory", _out_of_memory),
+    (r"(CUDA|HIP) out of memory", _out_of_memory),
     (r"EOF when reading a line", _no_stdin),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
 )

@@ -70,7 +70,8 @@ def bind_to_cpus(environ: Mapping[str, str]) -> None:
 
 
 def _shape(settings: Settings, nodes_share_a_machine: bool, gpus: Sequence[Gpu]) -> NodeShape:
-    bus_ids = tuple(gpu.bus_id for gpu in gpus)
+    unknown = ("",) * settings.procs if settings.device == "cuda" else ()
+    bus_ids = tuple(gpu.bus_id for gpu in gpus) or unknown
     if nodes_share_a_machine:
         return NodeShape(settings.procs, settings.nodes, settings.node, bus_ids)
     return NodeShape(settings.procs, gpu_bus_ids=bus_ids)

@@ -10,7 +10,7 @@ import click
 from dist_train import registry
 from dist_train.cli.launch.local_rank_flag import CHOICES
 from dist_train.cli.live import display_mode
-from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, OneOf
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, DeviceName, OneOf
 from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb
 from dist_train.errors import ConfigError
@@ -76,7 +76,7 @@ def option_groups() -> list[OptionGroup]:
         _value(
             "--device",
             help="auto: cuda; here without a cluster, CPU if this machine has no GPU.  [default: auto]",
-            type=OneOf(["auto", "cpu", "cuda"]),
+            type=DeviceName(["auto", "cpu", "cuda"]),
         ),
         _value("-t", "--time", help="Time limit: MM, HH:MM:SS or D-HH:MM:SS.", metavar="TIME"),
         _value("--mem", help="Memory per node.", metavar="64G"),

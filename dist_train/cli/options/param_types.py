@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
 
 # As in dist_train.config.launch_section, which this module does not load.
@@ -24,6 +25,17 @@ class OneOf(click.Choice):  # type: ignore[type-arg]  # generic from click 8.2 o
         near = nearest(str(value), words)
         hint = f" Did you mean {near!r}?" if near else ""
         return self.fail(f"{value!r} is none of {', '.join(words)}.{hint}", param, ctx)
+
+
+class DeviceName(OneOf):
+    """A device; for one that dist-train does not know, or knows by another name, the error says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it."""
+        why = why_no_device(str(value))
+        return (
+            super().convert(value, param, ctx) if why is None else self.fail(f"{value!r}: {why}.", param, ctx)
+        )
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]

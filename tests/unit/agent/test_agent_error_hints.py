@@ -14,6 +14,7 @@ from torch import nn
 
 from dist_train.agent.failures import device_mismatch, error_hints
 from dist_train.agent.failures.error_hints import TABLE, hint_for
+from dist_train.jobs.gpus import Inventory
 
 META = torch.device("meta")
 Situation = Callable[[], Any]
@@ -151,12 +152,21 @@ def test_errors_that_torch_raises_here(situation: Situation, hint: str) -> None:
             "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
             "NCCL wants a card for each rank",
         ),
+        ("a full GPU of AMD", "HIP out of memory. Tried to allocate 2.00 GiB", "trainer.accumulate=2"),
+        ("no GPU of AMD", "No HIP GPUs are available", "among those that ROCR_VISIBLE_DEVICES leaves"),
+        ("HIP's own words", "HIP error: no ROCm-capable device is detected", "HIP sees no GPU (HIP_VISIBLE"),
+        ("an old GPU of AMD", "HIP error: invalid device function", "rocminfo | grep gfx"),
+        ("Intel's GPU", "Torch not compiled with XPU enabled", "xpu, mps and hpu are not supported"),
+        ("Apple's GPU", "PyTorch is not linked with support for mps devices", "x.to(run.device)"),
         ("a full GPU", "CUDA out of memory. Tried to allocate 2.00 GiB", "trainer.accumulate=2"),
     ],
 )
 def test_errors_by_their_text(monkeypatch: pytest.MonkeyPatch, situation: str, text: str, hint: str) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(error_hints, "shared_memory_bytes", lambda: 64 << 20)
+    monkeypatch.setattr(error_hints, "inventory", Inventory)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
+    monkeypatch.delenv("ROCR_VISIBLE_DEVICES", raising=False)
     assert hint in str(hint_for(RuntimeError(text))), situation
 
 

@@ -78,6 +78,7 @@ def test_json(dist_train: Command) -> None:
         "memory_total": 80 * GIB,
         "utilisation": 97,
         "processes": [{"pid": 17, "owner": "ann", "memory_used": 39 * GIB}],
+        "vendor": "nvidia",
         "visible_index": 0,
     }
     assert record["cores"]["amount"] >= 1
@@ -229,3 +230,25 @@ def test_status_shows_which_rank_has_which_gpu(dist_train: Command, make_run: Ca
 def test_status_of_a_run_on_cpu_has_no_gpus(dist_train: Command, make_run: Callable[..., Any]) -> None:
     make_run("a-1").began()
     assert "devices" not in dist_train("status", "a-1").out
+
+
+def test_amds_gpus_go_by_amds_variables(dist_train: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is here."""
+    cards = [Gpu(i, f"GPU-{i}b", "MI250X", 0, 64 * GIB, vendor="amd") for i in range(4)]
+    monkeypatch.setattr(device_choice, "visible_gpus", lambda: cards)
+    (environ,), _ = plan(dist_train, "--gpus", "3,1")
+    assert (environ["ROCR_VISIBLE_DEVICES"], environ["HIP_VISIBLE_DEVICES"]) == ("GPU-3b,GPU-1b", "0,1")
+    assert "CUDA_VISIBLE_DEVICES" not in environ
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2")
+    monkeypatch.setattr(devices, "inventory", lambda: Inventory(tuple(cards)))
+    assert dist_train("devices").out.splitlines()[5] == "3 of 4 hidden by ROCR_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"), [("xpu", "xpu, mps and hpu are not supported"), ("rocm", "AMD's GPUs are cuda")]
+)
+def test_other_devices_are_refused_with_the_reason(dist_train: Command, word: str, message: str) -> None:
+    said = dist_train("launch", "--dry-run", "--device", word, DIGITS)
+    assert (said.code, message in said.err) == (2, True), said

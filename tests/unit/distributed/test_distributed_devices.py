@@ -16,7 +16,8 @@ from dist_train.distributed.control_group import Control
 from dist_train.distributed.cuda_visible_devices import change_warning, value_at_start
 from dist_train.distributed.membership_check import Handshake, unlike_devices
 from dist_train.env import RankInfo
-from dist_train.jobs.gpus import Gpu
+from dist_train.errors import ConfigError
+from dist_train.jobs.gpus import Gpu, Inventory
 from dist_train.rundir.device_record import RankDevice, read_devices
 from dist_train.rundir.directory import RunDir
 
@@ -160,3 +161,77 @@ def test_a_mig_slice_is_identified_by_its_own_uuid(monkeypatch: pytest.MonkeyPat
     mine = device_map._own_record(RankInfo.from_env({}), torch.device("cuda", 0))
     assert mine is not None
     assert (mine["physical_index"], mine["uuid"]) == ("0:1", "MIG-b")
+
+
+def test_an_amd_gpu_is_found_by_the_unique_id_that_hip_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HIP's UUID is the id's 16 characters as bytes: torch shows their codes. No GPU is here."""
+    unique = "9a7e8f2900ad2d0a"
+    codes = unique.encode().hex()
+    shown = "-".join((codes[:8], codes[8:12], codes[12:16], codes[16:20], codes[20:]))
+    cards = [Gpu(0, "GPU-000000000000001b", "MI250X", 0, 64), Gpu(1, f"GPU-{unique}", "MI250X", 0, 64)]
+    monkeypatch.setattr(device_map, "physical_gpus", lambda: cards)
+    assert device_map._physical(shown) == cards[1]
+    assert device_map._physical(UUID) is None
+
+
+def test_without_a_gpu_the_reason_names_the_build_and_amds_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's build for ROCm answers on a node whose variables leave no GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(devices, "inventory", Inventory)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ConfigError) as refused:
+        devices.bind("cuda", RankInfo.from_env({}))
+    assert refused.value.cause == "none is left by ROCR_VISIBLE_DEVICES=2, CUDA_VISIBLE_DEVICES=2"
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    here = Inventory(reason="no driver; 4 AMD GPU(s) are here, and this torch is not built for ROCm")
+    monkeypatch.setattr(devices, "inventory", lambda: here)
+    with pytest.raises(ConfigError) as refused:
+        devices.bind("cuda", RankInfo.from_env({}))
+    assert "is built without CUDA (no driver; 4 AMD GPU(s) are here" in str(refused.value.cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("mps", "xpu, mps and hpu are not supported"),
+        ("rocm", "AMD's GPUs are cuda"),
+        ("tpu", "use one of auto"),
+    ],
+)
+def test_other_devices_are_refused_with_the_reason(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        devices.bind(name, RankInfo.from_env({}))
+    assert hint in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(("xpu", "mps"), [(True, False), (False, True), (False, False)])
+def test_an_accelerator_that_is_not_used_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, xpu: bool, mps: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: xpu)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert devices.bind("auto", RankInfo.from_env({})).type == "cpu"
+    assert ("is not supported: this rank computes on the CPU" in caplog.text) == (xpu or mps)
+    caplog.clear()
+    devices.bind("cpu", RankInfo.from_env({}))
+    assert caplog.text == ""
+
+
+def test_a_change_of_hips_variables_is_warned_about_where_torch_is_built_for_amd(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cuda_visible_devices, "value_at_start", lambda name: "0,1")
+    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0,1")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    cuda_visible_devices.warn_if_changed(alone=False)
+    assert ("HIP_VISIBLE_DEVICES" in caplog.text) == (torch.version.hip is not None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    cuda_visible_devices.warn_if_changed(alone=False)
+    assert "HIP_VISIBLE_DEVICES is '1', and was '0,1' when this process started" in caplog.text
+    assert "ROCR_VISIBLE_DEVICES is" not in caplog.text

@@ -49,6 +49,12 @@ def test_slices_are_named_by_their_own_uuid(
     assert [gpu.number for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": words})] == seen
 
 
+@pytest.fixture(autouse=True)
+def _torch_is_built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "hip_version", lambda: None)
+    monkeypatch.setattr(gpus, "amd_inventory", gpus.Inventory)
+
+
 def pretend(monkeypatch: pytest.MonkeyPatch, *found: FakeGpu, fails_with: str | None = None) -> FakePynvml:
     driver = FakePynvml(list(found), fails_with)
     monkeypatch.setitem(sys.modules, "pynvml", driver)
