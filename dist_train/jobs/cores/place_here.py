@@ -59,6 +59,9 @@ def place_here(bind: Bind, shape: NodeShape, root: Path = Path("/")) -> Placemen
             placed = place_by_numa(cores, total, near)
         case _:
             placed = place_by_lists(cores, total, bind.lists, machine_cpus(root))
+    if shape.here > 1 and shape.gpu_bus_ids:
+        text = "simulated nodes do not know each other's GPUs: not near them"
+        placed = replace(placed, notes=(*placed.notes, text))
     own = placed.cpus[shape.index * shape.ranks :][: shape.ranks]
     return _within_quota(replace(placed, cpus=own), total, root)
 

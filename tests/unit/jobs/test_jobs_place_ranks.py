@@ -133,6 +133,19 @@ def test_simulated_nodes_divide_the_machine_together(tmp_path: Path, allow: Allo
         place_here(parse_bind("0/1"), NodeShape(2, here=2, index=1), root)
 
 
+def test_simulated_nodes_are_not_near_their_gpus_and_it_is_said(tmp_path: Path, allow: Allow) -> None:
+    """None of them knows which NUMA nodes the others' GPUs need."""
+    root = machine(tmp_path, nodes=2, cores_per_node=2, smt=1, gpus=EIGHT_GPUS)
+    allow("0-3")
+    at_node_1 = tuple(EIGHT_GPUS)[4:6]
+    nodes = [
+        place_here(parse_bind("cores"), NodeShape(2, here=2, index=i, gpu_bus_ids=at_node_1), root)
+        for i in range(2)
+    ]
+    assert [texts(node) for node in nodes] == [["0", "1"], ["2", "3"]]
+    assert nodes[0].notes == ("simulated nodes do not know each other's GPUs: not near them",)
+
+
 def test_lists_are_taken_as_written(tmp_path: Path, allow: Allow) -> None:
     root = machine(tmp_path, nodes=1, cores_per_node=4)
     allow("0-7")
