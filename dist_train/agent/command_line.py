@@ -55,6 +55,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         log_limit_bytes=options.log_limit,
         instance=platform.instance(environ),
         submission=platform.submission(environ),
+        memory_option=platform.memory_option,
     )
 
 

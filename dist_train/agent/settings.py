@@ -22,6 +22,7 @@ class Settings:
         instance: unique to this agent, where host name and pid do not tell it from the one that it
             replaces; else empty.
         log_limit_bytes: of one rank's log, per attempt.
+        memory_option: the launcher's option for more memory per node; empty where it has none.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     instance: str = ""
     submission: str = ""
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    memory_option: str = ""
 
     @property
     def world_size(self) -> int:

@@ -43,6 +43,7 @@ class Platform:
         superseded_code: the run's exit code where a later start of the job has taken the run over.
         signals_every_process: the scheduler sends its signals to ranks and to their children too, not to the
             agent alone.
+        memory_option: the launcher's option for more memory per node; empty where it has none.
         prints_failure: node 0 prints the report of a failure; else the launcher does.
     """
 
@@ -51,6 +52,7 @@ class Platform:
     connect_retry_s = endpoint.RETRY_S
     superseded_code = ExitCode.UNAVAILABLE
     prints_failure = True
+    memory_option = ""
     signals_every_process = False
 
     def job(self, environ: Mapping[str, str]) -> str:
