@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-_LOOPBACK_4, LOOPBACK_6 = "127.0.0.1", "::1"
+_LOOPBACK_4, _LOOPBACK_6 = "127.0.0.1", "::1"
 
 
 def host_port(host: str, port: int) -> str:
@@ -31,14 +31,17 @@ def loopback() -> str:
             probe.bind((_LOOPBACK_4, 0))
     except OSError as error:
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            return LOOPBACK_6
+            return _LOOPBACK_6
         raise
     return _LOOPBACK_4
 
 
 def loopback_of(listener: socket.socket) -> str:
-    """The loopback address at which this listener is reached."""
-    return LOOPBACK_6 if listener.family == socket.AF_INET6 else _LOOPBACK_4
+    """The loopback address at which this listener is reached: IPv4 where it takes both."""
+    if listener.family != socket.AF_INET6:
+        return _LOOPBACK_4
+    only_6 = listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    return _LOOPBACK_6 if only_6 else loopback()
 
 
 def listen_at(host: str, port: int = 0) -> socket.socket:

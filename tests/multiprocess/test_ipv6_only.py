@@ -36,11 +36,11 @@ SCRIPT = """
     dist.destroy_process_group()
 """
 OWN_SCRIPT = """
-    import sys
+    import torch
     import dist_train as dt
 
     run = dt.init()
-    assert run.gather([run.rank]) == [0, 1]
+    assert run.gather(torch.tensor([run.rank])).tolist() == [0, 1]
     print("gathered", flush=True)
 """
 
@@ -51,11 +51,12 @@ class Machine:
 
     name: str
     holder: int
+    folder: Path
 
     @property
     def prefix(self) -> list[str]:
         pid = str(self.holder)
-        return ["nsenter", "-t", pid, "--net", "--uts", "--mount", f"--wdns={Path.cwd()}", "--"]
+        return ["nsenter", "-t", pid, "--net", "--uts", "--mount", f"--wdns={self.folder}", "--"]
 
     def run(self, *argv: str) -> None:
         subprocess.run([*self.prefix, *argv], check=True, capture_output=True, text=True, timeout=10)
@@ -83,7 +84,7 @@ def machine(tmp_path: Path) -> Iterator[MakeMachine]:
                 if holder.poll() is not None or time.monotonic() > deadline:
                     pytest.skip("namespaces cannot be made here")
                 time.sleep(0.02)
-            made = Machine(name, holder.pid)
+            made = Machine(name, holder.pid, tmp_path)
             made.run("hostname", name)
             made.run("mount", "--bind", str(file), "/etc/hosts")
             made.run("ip", "link", "set", "lo", "up")

@@ -89,6 +89,15 @@ def family_of(host: str) -> socket.AddressFamily:
     return choose_family(_resolved(host), [address for _, address in _interface_addresses()])
 
 
+def may_be_reached_by_both(host: str) -> bool:
+    """Whether others may connect by IPv4 or by IPv6: they resolve the name, perhaps not as this machine does.
+
+    (A headless Service of a cluster with both families has the addresses of one, the pod has two.)
+    """
+    own = _external(address for _, address in _interface_addresses())
+    return not is_address(host) and any(_version(address) == 6 for address in own)
+
+
 def choose_family(of_name: Iterable[str], of_machine: Iterable[str]) -> socket.AddressFamily:
     """Choose by the addresses that other machines can reach, first of the name, then of the machine.
 

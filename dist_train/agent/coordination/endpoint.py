@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from dist_train.agent import timeouts
-from dist_train.agent.coordination.address import family_of, is_address
+from dist_train.agent.coordination.address import family_of, is_address, may_be_reached_by_both
 from dist_train.agent.coordination.handshake import (
     Identity,
     LineReader,
@@ -60,7 +60,9 @@ class Endpoint:
         if self.descriptor is not None:
             return socket.socket(fileno=self.descriptor)
         family = family_of(self.host if is_address(self.host) else advertised_host)
-        # An IPv6 socket takes IPv4 too: another node may resolve node 0's name to that.
+        if may_be_reached_by_both(self.host or advertised_host):
+            family = socket.AF_INET6
+        # An IPv6 socket takes IPv4 too.
         dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
             listener = socket.create_server(("", self.port), family=family, backlog=1024, dualstack_ipv6=dual)
