@@ -110,7 +110,7 @@ def _no_memory(error: BaseException, found: re.Match[str]) -> str:
     ]
     return (
         f"no memory left on the CPU ({'; '.join(facts)}): smaller batches (trainer.accumulate), fewer loader "
-        "workers or ranks per node, or more with --mem (Slurm, Kubernetes)"
+        "workers or ranks per node, or more with --mem, where a cluster sets the limit"
     )
 
 
