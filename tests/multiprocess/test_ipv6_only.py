@@ -152,6 +152,7 @@ def test_two_agents_on_a_machine_that_has_only_its_ipv6_loopback(
     assert (run.control / "rdzv").read_text().startswith("six:")
 
 
+@pytest.mark.proof
 def test_a_rendezvous_by_address_in_brackets(machine: MakeMachine, tmp_path: Path) -> None:
     """The endpoint, and the ranks' own tcp:// init method."""
     six = machine("six", "::1 six\n")
@@ -164,6 +165,7 @@ def test_a_rendezvous_by_address_in_brackets(machine: MakeMachine, tmp_path: Pat
     assert logs(run).count("gathered") == 2
 
 
+@pytest.mark.proof
 def test_launch_on_such_a_machine(machine: MakeMachine, tmp_path: Path) -> None:
     six = machine("six", "::1 six\n")
     argv = ["-P", "-m", "dist_train.cli.main", "launch", "--name", "r", "--device", "cpu", "--nodes", "2"]
@@ -197,6 +199,7 @@ def test_two_machines_by_name(pair: list[Machine], tmp_path: Path) -> None:
     assert logs(run).count("sum 3.0 at six1") == 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("asked", ["eth0", "fd00:77::/64"])
 def test_two_machines_by_interface(pair: list[Machine], tmp_path: Path, asked: str) -> None:
     run = agents(tmp_path, pair, ["script", str(script(tmp_path)), "env://"], **{env.INTERFACE: asked})

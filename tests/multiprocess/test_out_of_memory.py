@@ -118,6 +118,7 @@ def test_a_rank_killed_for_memory_is_said_with_limit_and_peak(group: Path, tmp_p
     assert len(list(read_events(run, "attempt_started"))) == 2
 
 
+@pytest.mark.proof
 def test_a_loader_worker_killed_for_memory_is_said_too(group: Path, tmp_path: Path) -> None:
     done, run = run_in(group, tmp_path, "worker", "--max-restarts", "1")
     assert done.returncode == 1, done.stderr
@@ -128,6 +129,7 @@ def test_a_loader_worker_killed_for_memory_is_said_too(group: Path, tmp_path: Pa
     assert len(list(read_events(run, "attempt_started"))) == 1
 
 
+@pytest.mark.proof
 def test_a_kill_by_a_person_is_not_called_out_of_memory(group: Path, tmp_path: Path) -> None:
     done, run = run_in(group, tmp_path, "kill", "--max-restarts", "0")
     assert done.returncode == 137, done.stderr
