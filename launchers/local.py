@@ -20,6 +20,7 @@ from dist_train.errors import ExitCode, NotFoundError
 from dist_train.jobs import JobHandle, JobSpec, JobState, Launcher, Plan
 from dist_train.jobs.agent_command import agent_argv, agent_environ
 from dist_train.jobs.gpu_environment import environ_of
+from dist_train.jobs.host_port import host_port, listen_at, loopback
 from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.orphans import end_processes
 from dist_train.jobs.run_state import lease_state
@@ -182,11 +183,11 @@ class Supervisor:
 
     def _run_once(self, start: int) -> int:
         # Bound before any process starts: the port cannot be taken by another process.
-        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-            port = str(listener.getsockname()[1])
+        with listen_at(loopback()) as listener:
+            host, port = listener.getsockname()[:2]
             self._agents = []
             for node in range(len(self._commands)):
-                self._agents.append(self._start(node, start, port, listener))
+                self._agents.append(self._start(node, start, host_port(host, port), listener))
         lost_node_file = self._run.lost_node(f"local.{start}")
         lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, self._note)
         while any(agent.poll() is None for agent in self._agents):
@@ -201,13 +202,13 @@ class Supervisor:
         saved = code in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
         return ExitCode.INTERRUPTED if saved or self._interrupts > 1 else code
 
-    def _start(self, node: int, start: int, port: str, listener: socket.socket) -> subprocess.Popen[bytes]:
+    def _start(self, node: int, start: int, address: str, listener: socket.socket) -> subprocess.Popen[bytes]:
         command = self._commands[node]
         argv, environ = list(command["argv"]), dict(command["env"])
         # Nowhere else: an argument or a variable of the user's may look like a placeholder.
         if _PARENT_PID in argv:
             argv[argv.index(_PARENT_PID) + 1] = str(os.getpid())
-        environ[env.RDZV] = environ[env.RDZV].replace(_PORT, port)
+        environ[env.RDZV] = environ[env.RDZV].replace(f"127.0.0.1:{_PORT}", address)
         environ[env.JOB] = environ[env.JOB].replace(_JOB, str(start))
         handed: tuple[int, ...] = ()
         if node == 0:

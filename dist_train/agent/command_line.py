@@ -56,6 +56,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         bind=options.bind,
         instance=platform.instance(environ),
         submission=platform.submission(environ),
+        memory_option=platform.memory_option,
     )
 
 

@@ -127,7 +127,7 @@ class Node:
         settings, platform = self._settings, self._platform
         endpoint = settings.endpoint
         if self._node_zero is not None:
-            endpoint = Endpoint("127.0.0.1", self._node_zero.port)
+            endpoint = Endpoint(self._node_zero.loopback, self._node_zero.port)
         deadline = self._join_by if platform.replaces_nodes else time.monotonic() + settings.join_s
         try:
             connection, reader = connect(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from dist_train.agent import timeouts
+from dist_train.agent.coordination.address import family_of
 from dist_train.agent.coordination.coordinator import Coordinator, Send, Timing
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.handshake import Identity
@@ -19,6 +20,7 @@ from dist_train.agent.records.recorder import RunRecorder
 from dist_train.agent.records.run_dir_nonce import write_nonce
 from dist_train.agent.settings import Settings
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.jobs.host_port import loopback_of
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.lost_node import LostNode
 
@@ -72,6 +74,7 @@ class NodeZero:
         logger.info("the other nodes connect to %s (%s)", settings.address.host, settings.address.why)
         listener = settings.endpoint.listen(settings.address.host)
         self.port = int(listener.getsockname()[1])
+        self.loopback = loopback_of(listener)
         self._server = CoordinatorServer(listener, identity, self._coordinator, self._end_with_error)
         self._server.start()
         threading.Thread(target=self._watch_control, name="agent-control", daemon=True).start()
@@ -95,8 +98,9 @@ class NodeZero:
         timeout = timedelta(seconds=timeouts.STORE_CALL_S)
         # On an IPv4 socket, as the agents' own: torch's server looks up the name of each rank's address in
         # its one thread, and ::ffff:127.0.0.1 is in no /etc/hosts. A slow name server would stop all ranks.
-        everywhere = "127.0.0.1" if host == "127.0.0.1" else ""
-        listener = socket.create_server((everywhere, 0), family=socket.AF_INET, backlog=1024)
+        # IPv6, and that alone, only where the host has no IPv4.
+        everywhere = host if host in ("127.0.0.1", "::1") else ""
+        listener = socket.create_server((everywhere, 0), family=family_of(host), backlog=1024)
         port = int(listener.getsockname()[1])
         store = TCPStore(
             host,

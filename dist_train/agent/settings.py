@@ -26,6 +26,7 @@ class Settings:
         rank_cpus: what that came to here: CPUs by local rank (`0-3,8`); empty: ranks are not bound.
         rank_gpus: the one GPU of each rank where some are MIG slices; empty: a rank sees all of the node's.
         cannot_start: why ranks cannot start here as asked; node 0 then ends the run.
+        memory_option: the launcher's option for more memory per node; empty where it has none.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -61,6 +62,7 @@ class Settings:
     rank_cpus: tuple[str, ...] = ()
     rank_gpus: tuple[str, ...] = ()
     cannot_start: str = ""
+    memory_option: str = ""
 
     @property
     def world_size(self) -> int:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError
+from dist_train.jobs.host_port import host_port, without_brackets
 
 _FORMS = "env://, tcp://HOST:PORT or file:///absolute/path"
 
@@ -25,7 +26,7 @@ class TcpRendezvous:
     hosted: bool = False
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _from_env(info: RankInfo, agent_store: bool) -> TcpRendezvous:
             cause="init method env:// takes rank 0's address from the environment",
             hint="start by `dist-train launch` or torchrun, or give init_method='tcp://HOST:PORT'",
         )
-    return TcpRendezvous(info.master_addr, info.master_port, hosted=agent_store)
+    return TcpRendezvous(without_brackets(info.master_addr), info.master_port, hosted=agent_store)
 
 
 def _from_tcp(text: str) -> TcpRendezvous:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from dist_train.distributed.init_method import TcpRendezvous
 from dist_train.distributed.torch_stores import Store, TCPStore
 from dist_train.errors import RendezvousError
+from dist_train.jobs.host_port import listen_at, loopback
 from dist_train.jobs.port_holder import port_holder
 
 logger = logging.getLogger(__name__)
@@ -38,10 +39,11 @@ def open_store(
 
 def serve_on_loopback() -> TCPStore:
     """Serve a store for processes of this machine, on a free port."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    host = loopback()
+    listener = listen_at(host)
     port = int(listener.getsockname()[1])
     return TCPStore(
-        "127.0.0.1",
+        host,
         port,
         is_master=True,
         wait_for_workers=False,
@@ -51,7 +53,7 @@ def serve_on_loopback() -> TCPStore:
 
 def _serve(rendezvous: TcpRendezvous, world_size: int, timeout_s: float) -> Store:
     listener = _listen(rendezvous)
-    own_host = rendezvous.host if _is_loopback(rendezvous.host) else "127.0.0.1"
+    own_host = rendezvous.host if _is_loopback(rendezvous.host) else loopback()
     # The bound socket itself is passed on, so that no other process can take the port in between.
     return TCPStore(
         own_host,
@@ -67,8 +69,9 @@ def _serve(rendezvous: TcpRendezvous, world_size: int, timeout_s: float) -> Stor
 def _listen(rendezvous: TcpRendezvous) -> socket.socket:
     try:
         if _is_loopback(rendezvous.host):
-            family = socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET
-            return socket.create_server((rendezvous.host, rendezvous.port), family=family, backlog=1024)
+            return listen_at(
+                loopback() if rendezvous.host == "localhost" else rendezvous.host, rendezvous.port
+            )
         if socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", rendezvous.port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True

@@ -18,6 +18,8 @@ device_names          names of torch devices, and the nearest to a wrong one
 machine               CPU cores and memory that this process may use
 cores                 which cores each rank of a node gets (`--bind`)
 cgroups               limits of this process's control groups
+memory_kills          processes that the kernel killed for memory, and the limit that was reached
+host_port             hosts with ports as text, IPv6 addresses in brackets; the loopback address
 port_holder           the process that listens on a port
 process_identity      which process a pid means
 orphans               processes that a run has left behind

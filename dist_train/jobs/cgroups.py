@@ -43,14 +43,14 @@ def _smallest(
 ) -> Limit | None:
     limits = [
         limit
-        for version, folder in _folders(controller, root)
+        for version, folder in group_folders(controller, root)
         if (limit := _quietly(readers[version], folder)) is not None
     ]
     return min(limits, key=lambda limit: limit.amount, default=None)
 
 
-def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """This process's group and all above it: a parent's limit holds too."""
+def group_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+    """Version and folder of this process's group and of all above it: a parent's limit holds too."""
     groups = _groups(root)
     for mount in _mounts(root):
         if mount.version == 1 and controller not in mount.controllers:

@@ -10,7 +10,16 @@ from dist_train.rundir.records import read_json, write_json_atomic
 from dist_train.rundir.shorten_text import shorten_text
 
 FailureClass = Literal[
-    "signal", "exception", "exit", "early_exit", "hang", "node_lost", "victim", "rendezvous", "dist_train"
+    "signal",
+    "out_of_memory",
+    "exception",
+    "exit",
+    "early_exit",
+    "hang",
+    "node_lost",
+    "victim",
+    "rendezvous",
+    "dist_train",
 ]
 
 # In characters. The error file of the rank and its log have the whole text.
@@ -21,7 +30,12 @@ _LONGEST_LINE = 1_000
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of one rank or node, as its agent recorded it."""
+    """The failure of one rank or node, as its agent recorded it.
+
+    Attributes:
+        memory_limit: that was reached, in bytes, where the class is out_of_memory; None if it is not known.
+        memory_peak: the most memory that was used under that limit, in bytes.
+    """
 
     source: Literal["rank", "dist-train"]
     cls: FailureClass
@@ -45,6 +59,8 @@ class Failure:
     attempt: int = 0
     step: int | None = None
     hint: str | None = None
+    memory_limit: int | None = None
+    memory_peak: int | None = None
 
     def to_record(self) -> dict[str, Any]:
         """The JSON record, under the keys of version 1."""

@@ -37,7 +37,7 @@ _STATE_TEXTS = {
     "TIMEOUT": "its time limit ended it",
     "DEADLINE": "it could not end before its deadline",
     "NODE_FAIL": "a node failed and the job was not requeued",
-    "OUT_OF_MEMORY": "a node's memory limit ended it: ask for more with --mem",
+    "OUT_OF_MEMORY": "out of memory at the limit of a node: ask for more with --mem",
     "BOOT_FAIL": "a node did not boot",
     "CANCELLED": "cancelled",
     "PREEMPTED": "preempted by another job",

@@ -11,12 +11,14 @@ from dist_train.jobs import JobHandle, JobState
 from dist_train.jobs.run_state import lease_state
 from dist_train.rundir import RunDir
 from dist_train.rundir.failure import read_failure
+from launchers._slurm.slurm_memory import kill_line, resume_with_more
 from launchers._slurm.slurm_queries import QueryAnswer, SlurmJob, exit_code_of, job_and_cluster
 from launchers._slurm.slurm_reasons import PHASES, explain_reason, explain_state
 
 # Slurm's ExitCode where it could not open the job's output file (found with 22.05).
 _NO_OUTPUT_FILE = "0:53"
 _OUR_CODES = range(66, 80)
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 def job_state(handle: JobHandle, run: RunDir, answer: QueryAnswer) -> JobState:
@@ -76,7 +78,22 @@ def _ended(run: RunDir, job: str, found: SlurmJob) -> JobState:
         text = _join(text, "saved, and not requeued")
     if code == ExitCode.UNAVAILABLE and not text:
         text = "a node was lost, and the job was not requeued"
-    return JobState(phase, found.source, _join(text, _why(run, job)), own)
+    if found.state == _OUT_OF_MEMORY and code == 0:
+        text = "a process was killed for memory (Slurm: OUT_OF_MEMORY), and the run went on to its end"
+        return JobState("done", found.source, text, 0)
+    state = JobState(phase, found.source, _join(text, _why(run, job)), own)
+    return _with_memory(state, run, job, found.state) if phase == "failed" else state
+
+
+def _with_memory(state: JobState, run: RunDir, job: str, slurms: str) -> JobState:
+    """Add what Slurm says of a kill for memory; the agent has said it already where it outlived that."""
+    failure = read_failure(run)
+    said = failure is not None and failure.cls == "out_of_memory" and newest_verdict(run, job) is not None
+    line = "" if said else kill_line(run, job)
+    if not (said or line or slurms == _OUT_OF_MEMORY):
+        return state
+    command = resume_with_more(run)
+    return replace(state, detail=_join(state.detail, line), next=(command,) if command else ())
 
 
 def _code(run: RunDir, job: str, found: SlurmJob) -> int:
@@ -86,8 +103,11 @@ def _code(run: RunDir, job: str, found: SlurmJob) -> int:
     if found.state in ("CANCELLED", "PREEMPTED"):
         return int(ExitCode.CANCELLED if found.state == "CANCELLED" else ExitCode.PREEMPTED)
     verdict = newest_verdict(run, job)
-    if verdict is None or found.state in ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"):
-        return exit_code_of(found.exit_code) or {"OUT_OF_MEMORY": 137, "TIMEOUT": 143}.get(found.state, 69)
+    again = (None, ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
+    if found.state == _OUT_OF_MEMORY and verdict not in again:
+        return int(verdict or 0)
+    if verdict is None or found.state in ("TIMEOUT", "NODE_FAIL", _OUT_OF_MEMORY, "BOOT_FAIL", "DEADLINE"):
+        return exit_code_of(found.exit_code) or {_OUT_OF_MEMORY: 137, "TIMEOUT": 143}.get(found.state, 69)
     if verdict == ExitCode.ATTEMPT_LOST:
         return int(ExitCode.UNAVAILABLE)
     return verdict

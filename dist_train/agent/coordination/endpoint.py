@@ -1,6 +1,6 @@
 """Where node 0 listens: an address, an inherited socket, or a file that node 0 publishes.
 
-tcp://host:port            listen there on node 0, connect there from the others
+tcp://host:port            listen there on node 0, connect there from the others; tcp://[fd00::1]:port
 tcp://host:port?fd=5       node 0 inherits the listening socket (bound before anything started)
 file:///run/control/rdzv-… node 0 binds a free port and publishes host:port by an atomic rename
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from dist_train.agent import timeouts
+from dist_train.agent.coordination.address import family_of, is_address, may_be_reached_by_both
 from dist_train.agent.coordination.handshake import (
     Identity,
     LineReader,
@@ -24,6 +25,7 @@ from dist_train.agent.coordination.handshake import (
     request_handshake,
 )
 from dist_train.errors import ConfigError, RendezvousError
+from dist_train.jobs.host_port import host_port, split_host_port
 from dist_train.jobs.port_holder import port_holder
 from dist_train.rundir.records import write_bytes_atomic
 
@@ -57,8 +59,13 @@ class Endpoint:
         """Open node 0's listening socket, and publish its address where the others look for it."""
         if self.descriptor is not None:
             return socket.socket(fileno=self.descriptor)
+        family = family_of(self.host if is_address(self.host) else advertised_host)
+        if may_be_reached_by_both(self.host or advertised_host):
+            family = socket.AF_INET6
+        # An IPv6 socket takes IPv4 too.
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
-            listener = socket.create_server(("", self.port), family=socket.AF_INET, backlog=1024)
+            listener = socket.create_server(("", self.port), family=family, backlog=1024, dualstack_ipv6=dual)
         except OSError as error:
             raise RendezvousError(
                 f"port {self.port} on this node cannot be listened on: {os.strerror(error.errno or 0)}",
@@ -66,7 +73,9 @@ class Endpoint:
                 hint="end that process, or give the run another port",
             ) from error
         if self.file is not None:
-            write_bytes_atomic(self.file, f"{advertised_host}:{listener.getsockname()[1]}\n".encode())
+            write_bytes_atomic(
+                self.file, f"{host_port(advertised_host, listener.getsockname()[1])}\n".encode()
+            )
         return listener
 
     def locate(self) -> tuple[str, int] | None:
@@ -75,8 +84,7 @@ class Endpoint:
             return self.host, self.port
         try:
             os.listdir(self.file.parent)  # NFS caches that a file was absent; listing asks the server again
-            host, _, port = self.file.read_text().strip().rpartition(":")
-            return host, int(port)
+            return split_host_port(self.file.read_text())
         except (OSError, ValueError):
             return None
 
@@ -133,7 +141,7 @@ def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = LineReader(connection)
-        request_handshake(connection, reader, identity, node, f"{host}:{port}")
+        request_handshake(connection, reader, identity, node, host_port(host, port))
     except BaseException:
         connection.close()
         raise
@@ -141,5 +149,5 @@ def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket
 
 
 def _reason(endpoint: Endpoint, error: Exception) -> str:
-    where = f"{endpoint.host}:{endpoint.port}" if endpoint.file is None else str(endpoint.file)
+    where = host_port(endpoint.host, endpoint.port) if endpoint.file is None else str(endpoint.file)
     return f"{where}: {error.strerror if isinstance(error, OSError) and error.strerror else error}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable
 
@@ -23,7 +24,8 @@ ErrorHint = Callable[[BaseException, "re.Match[str]"], str]
 def hint_for(error: BaseException) -> str | None:
     """Return the hint for an error that the table knows, else None; never raises."""
     try:
-        text = "\n".join(str(each) for each in _chain(error))
+        # With the types: a MemoryError often has no text.
+        text = "\n".join(f"{type(each).__name__}: {each}" for each in _chain(error))
         for pattern, hint in TABLE:
             if found := re.search(pattern, text):
                 return hint(error, found)
@@ -124,6 +126,20 @@ def _out_of_memory(error: BaseException, found: re.Match[str]) -> str:
     )
 
 
+def _no_memory(error: BaseException, found: re.Match[str]) -> str:
+    usable = usable_memory()
+    facts = [f"{size(usable.amount)} may be used: {usable.reason}"]
+    facts += [
+        f"`ulimit {option}` allows this process {size(limit)}"
+        for option, kind in (("-v", resource.RLIMIT_AS), ("-d", resource.RLIMIT_DATA))
+        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+    ]
+    return (
+        f"no memory left on the CPU ({'; '.join(facts)}): smaller batches (trainer.accumulate), fewer loader "
+        "workers or ranks per node, or more with --mem, where a cluster sets the limit"
+    )
+
+
 def _one_value_per_channel(error: BaseException, found: re.Match[str]) -> str:
     return (
         "a rank's micro-batch had one sample, and BatchNorm needs two: drop_last=True of dt.loader "
@@ -167,7 +183,9 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"unable to (allocate|write to|open|mmap|resize).*(/torch_|shared memory)", _shm_full),
     (r"shared memory segment /dev/shm/nccl", _shm_full),
     (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
-    (r"(CUDA|HIP) out of memory", _out_of_memory),
+    (r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory", _out_of_memory),
+    (r"Cannot allocate memory|DefaultCPUAllocator: (can't allocate|not enough) memory", _no_memory),
+    (r"(?m)^(\w+: )?_?(Array)?MemoryError\b", _no_memory),
     (r"EOF when reading a line", _no_stdin),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
 )

@@ -17,6 +17,7 @@ from dist_train.rundir.failure import Failure
 # comes before it.
 _PRECEDENCE = {
     "signal": 0,
+    "out_of_memory": 0,
     "exception": 1,
     "exit": 1,
     "rendezvous": 1,
@@ -75,5 +76,10 @@ def _may_be_secondary(failure: Failure) -> bool:
 
 
 def is_crash(failure: Failure) -> bool:
-    """Whether a restart can help: death by signal, a lost node, a broken network, a hang."""
+    """Whether a restart can help: death by signal, a lost node, a broken network, a hang.
+
+    A kill for memory is one like any other signal's; an exception that tells of one is an exception.
+    """
+    if failure.cls == "out_of_memory":
+        return failure.signal is not None
     return failure.cls in ("signal", "node_lost", "hang", "victim")

@@ -44,6 +44,7 @@ class Platform:
         signals_every_process: the scheduler sends its signals to ranks and to their children too, not to the
             agent alone.
         nodes_share_a_machine: all nodes are simulated on one machine, whose cores they divide.
+        memory_option: the launcher's option for more memory per node; empty where it has none.
         prints_failure: node 0 prints the report of a failure; else the launcher does.
     """
 
@@ -52,6 +53,7 @@ class Platform:
     connect_retry_s = endpoint.RETRY_S
     superseded_code = ExitCode.UNAVAILABLE
     prints_failure = True
+    memory_option = ""
     signals_every_process = False
     nodes_share_a_machine = False
 

@@ -33,6 +33,7 @@ class KubernetesPlatform(Platform):
     stale_address_s = timeouts.STALE_ADDRESS_S
     connect_retry_s = 0.5  # each try asks the cluster's DNS
     superseded_code = ExitCode.ATTEMPT_LOST
+    memory_option = "--mem"
 
     def default_address(self, environ: Mapping[str, str]) -> Address:
         """The pod's own IP address: the cluster's DNS may not know its name yet."""

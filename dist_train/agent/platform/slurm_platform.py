@@ -21,6 +21,7 @@ class SlurmPlatform(Platform):
     """Agents that srun started."""
 
     signals_every_process = True
+    memory_option = "--mem"
 
     def job(self, environ: Mapping[str, str]) -> str:
         """`4711.1`: the job and its restart count, as the batch script computes it too."""

@@ -16,6 +16,7 @@ from dist_train.agent.records.lease import Lease
 from dist_train.agent.records.verdict_file import write_verdict
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
+from dist_train.jobs.memory_kills import twice
 from dist_train.rundir.committed_steps import committed_steps, newest_step
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, write_failure
@@ -151,7 +152,10 @@ class RunRecorder:
 
     def _write_failure(self, failure: Failure) -> None:
         run = self._rules.run_reference(self._settings)
-        commands = [f"dist-train resume {run}"]
+        more = ""
+        if failure.memory_limit is not None and self._settings.memory_option:
+            more = f" {self._settings.memory_option} {twice(failure.memory_limit)}"
+        commands = [f"dist-train resume {run}{more}"]
         if failure.rank is not None:
             commands.insert(0, f"dist-train logs {run} --rank {failure.rank}")
         write_failure(self._run, replace(failure, next=tuple(commands)))

@@ -44,6 +44,7 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.workers.exit_watchdog import ExitWatchdog
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
+from dist_train.agent.workers.memory_watch import MemoryWatch
 from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank, start_rank
 from dist_train.agent.workers.rank_log import RankLog
@@ -88,6 +89,7 @@ class NodeAgent(LocalElasticAgent):
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
         self._attempt = Start(0, "", 0, [])
+        self._memory = MemoryWatch()
         # Node 0's decision at the end of the last attempt here.
         self.last_verdict: Verdict | None = None
 
@@ -98,6 +100,7 @@ class NodeAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         settings = self._settings
         self._end_orphans()  # of an attempt whose agent was killed
+        self._memory = MemoryWatch()
         stop_file_path = settings.run.control / f"board-node-{settings.node}"
         stop_file = StopFile.create(stop_file_path, settings.procs)
         logs = settings.run.attempt_logs(self._attempt.attempt)
@@ -147,7 +150,7 @@ class NodeAgent(LocalElasticAgent):
 
     def _failure(self, rank: Rank) -> dict[str, object]:
         step = self._graceful_stop.step_of(rank)
-        return failure_of(rank, self._settings, self._attempt, step).to_record()
+        return failure_of(rank, self._settings, self._attempt, step, self._memory).to_record()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         workers = self._workers
@@ -164,6 +167,7 @@ class NodeAgent(LocalElasticAgent):
             )
             return RunResult(state=WorkerState.SUCCEEDED, return_values=codes)
         self._graceful_stop.tick()
+        self._memory.tick()
         if self._exit_watchdog is not None:
             self._exit_watchdog.check(workers)
         return RunResult(state=WorkerState.HEALTHY)

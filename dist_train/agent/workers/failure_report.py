@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dist_train.agent.coordination.messages import Start
 from dist_train.agent.failures.classify_failure import RankExit, classify, exit_code_of
+from dist_train.agent.failures.memory_failure import with_memory_kill
 from dist_train.agent.settings import Settings
+from dist_train.agent.workers.memory_watch import MemoryWatch
 from dist_train.agent.workers.rank import Rank
 from dist_train.rundir.failure import Failure
 
 
-def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -> Failure:
-    """Build one Failure from exit status, error record and last lines of stderr; long texts are cut."""
+def failure_of(
+    rank: Rank,
+    settings: Settings,
+    start: Start,
+    step: int | None,
+    memory: MemoryWatch,
+) -> Failure:
+    """Build one Failure from exit status, error record, last lines of stderr and kills for memory.
+
+    Long texts are cut.
+    """
     record = rank.error_record() or {}
     facts = RankExit(
         returncode=rank.returncode or 0,
@@ -25,7 +36,7 @@ def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -
     )
     cls, message = classify(facts)
     line = record.get("line")
-    return Failure(
+    failure = Failure(
         source="dist-train" if record.get("source") == "dist-train" else "rank",
         cls=cls,
         rank=rank.rank,
@@ -45,7 +56,9 @@ def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -
         log_tail=facts.log_tail,
         attempt=start.attempt,
         step=step,
-    ).shortened()
+    )
+    kill = memory.kill_before_end_of(rank.rank)
+    return with_memory_kill(failure, kill, settings.memory_option, memory.is_counted).shortened()
 
 
 def _text(value: object) -> str | None:

@@ -9,6 +9,7 @@ from dist_train.cli.run.find_run import OpenedRun
 from dist_train.cli.run.job_state import is_unknown, never_began, query_state
 from dist_train.cli.run.run_summary import RunSummary, summarize
 from dist_train.jobs.launcher import JobState
+from dist_train.jobs.memory_kills import twice
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.result import Result, read_result
 
@@ -61,10 +62,16 @@ class RunStatus:
             return [f"dist-train checkpoint list {name}" if has_checkpoint else f"dist-train logs {name}"]
         if is_unknown(self.state):
             return [f"dist-train status {name}"]
-        commands = [f"dist-train resume {name}"]
+        commands = [] if any(" --mem " in command for command in self.state.next) else [self._resume(name)]
         if self.failure is not None and self.failure.rank is not None:
             commands.insert(0, f"dist-train logs {name} --rank {self.failure.rank}")
         return commands
+
+    def _resume(self, name: str) -> str:
+        """Continue; with twice the memory where a limit was reached that the launcher can raise."""
+        limit = None if self.failure is None else self.failure.memory_limit
+        more = limit is not None and "mem" not in self.opened.launcher.refuses
+        return f"dist-train resume {name}" + (f" --mem {twice(limit)}" if more and limit is not None else "")
 
 
 def query_status(opened: OpenedRun) -> RunStatus:

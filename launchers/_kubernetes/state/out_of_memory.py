@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from signal import SIGKILL
 
+from dist_train.jobs.memory_kills import without_cause
 from dist_train.rundir.failure import Failure
 from launchers._kubernetes.manifest.quantities import mebibytes, memory
 from launchers._kubernetes.state.pods import Pod
@@ -58,7 +59,7 @@ def _explained(failure: Failure, pod: Pod) -> Failure:
     hint += f" {more}" if more else ""
     if failure.signal != SIGKILL:
         return replace(failure, hint=hint)
-    # Without the agent's guess, which stands in parentheses.
-    message = failure.message.partition(" (")[0]
+    # Without the agent's own words on the cause, which name the limit by its file in the pod.
+    message = without_cause(failure.message)
     cause = f"out of memory at the limit{at} of pod {pod.name} ({_REASON})"
-    return replace(failure, message=f"{message}: {cause}", hint=hint)
+    return replace(failure, cls="out_of_memory", message=f"{message}: {cause}", hint=hint)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +161,14 @@ def test_errors_that_torch_raises_here(situation: Situation, hint: str) -> None:
         ("Intel's GPU", "Torch not compiled with XPU enabled", "xpu, mps and hpu are not supported"),
         ("Apple's GPU", "PyTorch is not linked with support for mps devices", "x.to(run.device)"),
         ("a full GPU", "CUDA out of memory. Tried to allocate 2.00 GiB", "trainer.accumulate=2"),
+        ("a full GPU, as the driver says it", "CUDA error: out of memory", "trainer.accumulate=2"),
+        ("ENOMEM", "[Errno 12] Cannot allocate memory", "no memory left on the CPU"),
+        (
+            "torch's allocator",
+            "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you",
+            "more with --mem",
+        ),
+        ("Python's own", "MemoryError: ", "no memory left on the CPU ("),
     ],
 )
 def test_errors_by_their_text(monkeypatch: pytest.MonkeyPatch, situation: str, text: str, hint: str) -> None:
@@ -168,6 +178,33 @@ def test_errors_by_their_text(monkeypatch: pytest.MonkeyPatch, situation: str, t
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
     monkeypatch.delenv("ROCR_VISIBLE_DEVICES", raising=False)
     assert hint in str(hint_for(RuntimeError(text))), situation
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        "bytearray(8 << 30)",
+        "numpy.zeros(1 << 30)",
+        "torch.zeros(1 << 31)",
+        "mmap.mmap(-1, 8 << 30)",
+    ],
+)
+def test_a_process_with_a_limit_of_its_own_gets_it_in_the_hint(situation: str) -> None:
+    """A real RLIMIT_AS in a process of its own."""
+    code = f"""
+import mmap, resource, numpy, torch
+from dist_train.agent.failures.error_hints import hint_for
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+try:
+    {situation}
+except BaseException as error:
+    print(type(error).__name__, hint_for(error))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "no memory left on the CPU (" in done.stdout, done
+    assert "`ulimit -v` allows this process 6.0 GiB" in done.stdout, done
 
 
 def test_the_cause_of_an_error_is_searched_too() -> None:

@@ -24,10 +24,11 @@ def _host(monkeypatch: pytest.MonkeyPatch) -> None:
 def resolve(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
     """Only these names have an address."""
 
-    def getaddrinfo(name: str, *args: Any) -> list[Any]:
+    def getaddrinfo(name: str, *args: Any, **more: Any) -> list[Any]:
         if name not in names:
             raise socket.gaierror(-2, "Name or service not known")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (names[name], 0))]
+        family = socket.AF_INET6 if ":" in names[name] else socket.AF_INET
+        return [(family, socket.SOCK_STREAM, 6, "", (names[name], 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
@@ -51,8 +52,9 @@ def test_an_interface_is_used_on_every_platform() -> None:
         assert (found.host, found.interface) == ("127.0.0.1", "lo")
 
 
-def test_slurm_agents_are_reached_by_their_node_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve(monkeypatch, n17="10.1.2.3")
+@pytest.mark.parametrize("address", ["10.1.2.3", "fd00:1::17"])
+def test_slurm_agents_are_reached_by_their_node_name(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    resolve(monkeypatch, n17=address)
     expected = Address("n17", None, "SLURMD_NODENAME=n17")
     assert platform_of("slurm").address({"SLURMD_NODENAME": "n17"}) == expected
 
@@ -74,7 +76,13 @@ def test_other_agents_are_reached_by_the_machines_own_name(
 
 
 @pytest.mark.parametrize(
-    ("address", "host"), [("10.8.0.3", "10.8.0.3"), ("127.0.1.1", "gpu01"), (None, "gpu01")]
+    ("address", "host"),
+    [
+        ("10.8.0.3", "10.8.0.3"),
+        ("fd00:8::3", "fd00:8::3"),  # a cluster without IPv4
+        ("127.0.1.1", "gpu01"),
+        (None, "gpu01"),
+    ],
 )
 def test_pods_are_reached_by_their_ip_address_where_they_have_one(
     monkeypatch: pytest.MonkeyPatch, address: str | None, host: str

@@ -240,6 +240,20 @@ def test_hints_of_a_pod_name_the_run_as_it_is_known_outside(run: RunDir) -> None
     assert failure.next == ("dist-train logs run --rank 1", "dist-train resume run")
 
 
+@pytest.mark.parametrize(
+    ("launcher", "more"), [("slurm", " --mem 6G"), ("kubernetes", " --mem 6G"), ("local", "")]
+)
+def test_a_run_out_of_memory_is_to_be_resumed_with_twice_the_limit(
+    run: RunDir, launcher: str, more: str
+) -> None:
+    killed = Failure("rank", "out_of_memory", rank=1, exit_code=137, signal=9, memory_limit=3 << 30)
+    end(run, 137, killed, launcher=launcher)
+    failure = read_failure(run)
+    assert failure is not None
+    name = "run" if launcher == "kubernetes" else str(run.path)
+    assert failure.next[1] == f"dist-train resume {name}{more}"
+
+
 def test_a_run_that_ctrl_c_stopped_says_130_as_its_launch_did(run: RunDir) -> None:
     made = begun(run)
     run.interrupted("12.0").touch()

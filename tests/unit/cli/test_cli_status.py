@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,20 @@ def test_a_failed_run_names_the_root_cause(make_run: Callable[..., Any], dist_tr
     assert "exit code   137" in said.out
     assert "dist-train logs a-1 --rank 3" in said.out
     assert "dist-train resume a-1" in said.out
+
+
+def test_a_run_out_of_memory_is_resumed_with_more_where_the_launcher_can_give_it(
+    make_run: Callable[..., Any], dist_train: Any, pretend: Any
+) -> None:
+    made = make_run("a-1").began().finished(137, why="killed")
+    write_failure(made.run, replace(KILLED, cls="out_of_memory", memory_limit=3 << 30))
+    assert json.loads(dist_train("status", "--json").out)["next"][-1] == "dist-train resume a-1"  # local
+    made.run.job.write_text(made.run.job.read_text().replace('"launcher": "local"', '"launcher": "pretend"'))
+    pretend.answer = JobState("failed", "queue", "", 137)
+    assert json.loads(dist_train("status", "--json").out)["next"][-1] == "dist-train resume a-1 --mem 6G"
+    pretend.answer = JobState("failed", "queue", "", 137, next=("dist-train resume /r/a-1 --mem 6G",))
+    found = json.loads(dist_train("status", "--json").out)["next"]
+    assert [command for command in found if " resume " in command] == ["dist-train resume /r/a-1 --mem 6G"]
 
 
 def test_the_failure_of_an_earlier_start_is_not_shown_again(

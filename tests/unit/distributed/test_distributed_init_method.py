@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ def test_the_three_forms(tmp_path: Path) -> None:
     assert parse("env://", INFO, agent_store=True) == TcpRendezvous("10.0.0.7", 29500, hosted=True)
     assert parse("tcp://node-1:1234", INFO) == TcpRendezvous("node-1", 1234)
     assert parse("tcp://[::1]:1234", INFO) == TcpRendezvous("::1", 1234)
+    assert str(parse("tcp://[::1]:1234", INFO)) == "[::1]:1234"
+    bracketed = replace(INFO, master_addr="[fd00::1]", master_port=1)
+    assert parse("env://", bracketed) == TcpRendezvous("fd00::1", 1)
     assert parse(f"file://{tmp_path}/f", INFO) == FileRendezvous(tmp_path / "f")
 
 

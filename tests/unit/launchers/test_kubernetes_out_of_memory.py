@@ -50,6 +50,26 @@ class TestStatus:
         assert "killed by SIGKILL: out of memory at the limit of 2Gi of pod b (OOMKilled)" in found.detail
         assert "dmesg" not in found.detail
 
+    def test_says_it_once_where_the_agent_has_said_it(self) -> None:
+        """The agent names the file of the limit in its pod, the launcher the pod: one is enough."""
+        said = {
+            **KILLED,
+            "class": "out_of_memory",
+            "message": "killed by signal 9 (SIGKILL): out of memory at the limit of 2.0 GiB of its control "
+            "group (/sys/fs/cgroup/memory.max, peak 2.0 GiB)",
+            "memory_limit": 2 << 30,
+        }
+        found = seen(job(condition=FAILED), first(said), oom_killed(said))
+        assert found.verdict is not None
+        assert found.verdict.failure is not None
+        assert found.verdict.failure.message == (
+            "killed by signal 9 (SIGKILL): out of memory at the limit of 2Gi of pod b (OOMKilled)"
+        )
+        of_the_signal = seen(job(condition=FAILED), first(KILLED), oom_killed(KILLED)).verdict
+        assert of_the_signal is not None
+        assert of_the_signal.failure is not None
+        assert of_the_signal.failure.cls == found.verdict.failure.cls == "out_of_memory"
+
     def test_of_a_killed_loader_worker_too(self) -> None:
         error = {**KILLED, "class": "exception", "signal": None, "message": "DataLoader worker is killed"}
         found = seen(job(condition=FAILED), first(error), oom_killed(error))

@@ -260,3 +260,59 @@ def test_without_slurm_the_runs_end_and_its_running_owner_are_known(run: RunDir)
     assert "Slurm did not answer" in found.detail
     write_json_atomic(run.lease, {"host": "elsewhere", "pid": 1})
     assert job_state(JOB, run, SILENCE).phase == "running"
+
+
+KILL_LINES = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=6959634.0. Some of the step tasks have been OOM "
+    "Killed.",
+    "slurmstepd-ideafix03: error: Detected 1 oom_kill event in StepId=4833316.0. Some of the step tasks have "
+    "been OOM Killed.",
+    "[2026-03-28T14:27:13.072] error: Detected 1 oom_kill event in StepId=10483536.batch. Some of the step "
+    "tasks have been OOM Killed.",
+    "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=25428400.batch. Some of your processes may "
+    "have been killed by the cgroup out-of-memory handler.",
+    "slurmstepd: error: Detected 1 oom-kill event(s) in step 1007.batch cgroup. Some of your processes may "
+    "have been killed by the cgroup out-of-memory handler.",
+    "srun: error: holy8a24101: task 0: Out Of Memory",
+)
+
+
+class TestOutOfMemory:
+    """Lines that jobs of several sites have printed: the Slurm of the tests limits no memory."""
+
+    def test_what_the_agent_found_gives_the_next_command(self, run: RunDir) -> None:
+        failure = Failure("rank", "out_of_memory", exit_code=137, signal=9, memory_limit=3 << 30)
+        write_failure(run, failure)
+        verdict(run, "137 killed")
+        found = seen(run, "FAILED", exit_code="137:0")
+        assert (found.phase, found.exit_code) == ("failed", 137)
+        assert found.next == (f"dist-train resume {run.path} --mem 6G",)
+
+    @pytest.mark.parametrize("asked", ["4G", "4096", "4194304K"])
+    def test_slurms_state_alone_asks_for_twice_of_mem(self, run: RunDir, asked: str) -> None:
+        write_json_atomic(run.job, {"spec": {"resources": [["mem", asked]]}})
+        found = seen(run, "OUT_OF_MEMORY", exit_code="0:125")
+        assert (found.phase, found.exit_code) == ("failed", 137)
+        assert "out of memory at the limit of a node: ask for more with --mem" in found.detail
+        assert found.next == (f"dist-train resume {run.path} --mem 8G",)
+
+    @pytest.mark.parametrize("line", KILL_LINES)
+    def test_slurms_line_in_the_output_is_shown_where_the_state_says_nothing(
+        self, run: RunDir, line: str
+    ) -> None:
+        (run.logs / "12_0_log.out").write_text(f"epoch 1\n{line}\nsrun: error: n1: task 0: Killed\n")
+        assert seen(run, "FAILED", exit_code="9:0").detail.endswith(line)
+
+    def test_a_users_own_words_are_not_slurms(self, run: RunDir) -> None:
+        (run.logs / "12_0_log.out").write_text("my program: Detected 1 oom_kill event\n")
+        found = seen(run, "FAILED", exit_code="9:0")
+        assert ("oom_kill" in found.detail, found.next) == (False, ())
+
+    def test_a_run_that_went_on_to_its_end_is_done(self, run: RunDir) -> None:
+        verdict(run, "0")
+        found = seen(run, "OUT_OF_MEMORY", exit_code="0:125")
+        assert (found.phase, found.exit_code) == ("done", 0)
+
+    def test_the_agents_code_stays(self, run: RunDir) -> None:
+        verdict(run, "1")
+        assert seen(run, "OUT_OF_MEMORY", exit_code="0:125").exit_code == 1
