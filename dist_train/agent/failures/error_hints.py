@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 
 from dist_train.agent.failures import device_mismatch
@@ -25,7 +26,7 @@ def hint_for(error: BaseException) -> str | None:
         text = "\n".join(str(each) for each in _chain(error))
         for pattern, hint in TABLE:
             if found := re.search(pattern, text):
-                return hint(error, found)
+                return hint(error, found) or None
     except Exception:
         return None  # the user's error must be reported, whatever goes wrong here
     return None
@@ -105,6 +106,18 @@ def _one_value_per_channel(error: BaseException, found: re.Match[str]) -> str:
     )
 
 
+def _exchange_of_buffers(error: BaseException, found: re.Match[str]) -> str:
+    """For a time-out in a forward pass of DistributedDataParallel only."""
+    frames = [frame for each in _chain(error) for frame, _ in traceback.walk_tb(each.__traceback__)]
+    if not any(frame.f_code.co_name == "_sync_buffers" for frame in frames):
+        return ""
+    return (
+        "DDP exchanges buffers (BatchNorm's) in a forward pass, and another rank made none: evaluate over "
+        "dt.loader(…, evaluation=True), where the ranks may have unlike numbers of batches, or call "
+        "dt.unwrap(model)"
+    )
+
+
 def _no_stdin(error: BaseException, found: re.Match[str]) -> str:
     return "a rank has no stdin, on any launcher: hand it over as an option, --env or --secret"
 
@@ -137,5 +150,6 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", _worker_killed),
     (r"CUDA out of memory", _out_of_memory),
     (r"EOF when reading a line", _no_stdin),
+    (r"Application timeout caused pair closure|Timed out waiting \d+ms", _exchange_of_buffers),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
 )
