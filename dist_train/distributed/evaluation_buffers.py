@@ -1,9 +1,10 @@
 """One exchange of buffers per evaluation, in place of one in the forward passes of prepared DDP models.
 
 DDP brings rank 0's buffers (BatchNorm's statistics) to all ranks in a forward pass. In an evaluation the
-ranks may have unlike numbers of forward passes, also none: those with more would wait for ranks that are done,
-or meet an exchange of theirs that means something else. All ranks begin a loop over an evaluation loader
-together, so the buffers are exchanged there; passes without gradients need none until the model is trained again.
+ranks may have unlike numbers of forward passes, also none: those with more would wait for ranks that are
+done, or meet an exchange of theirs that means something else. All ranks begin a loop over an evaluation
+loader together, so the buffers are exchanged there; passes without gradients need none until the model is
+trained again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class EvaluationBuffers:
-    """The prepared DDP models of a run, and which of them have had their buffers exchanged for an evaluation."""
+    """The prepared DDP models of a run; which of them have had their buffers exchanged for an evaluation."""
 
     def __init__(self) -> None:
         self._models: list[weakref.ref[DistributedDataParallel]] = []
@@ -46,7 +47,7 @@ class EvaluationBuffers:
         if ddp not in self._exchanged:
             return
         trains = torch.is_grad_enabled() and (ddp.training or not self._evaluations)
-        # As if there had been no evaluation: torch itself leaves out the exchange of the first pass after one.
+        # As if there had been no evaluation: after one torch itself leaves out the first pass's exchange.
         ddp.require_forward_param_sync = self._exchanged.pop(ddp) if trains else False
 
     def _exchange(self) -> None:

@@ -1,4 +1,4 @@
-"""A model with buffers, prepared for several ranks, in evaluations where the ranks have unlike numbers of batches."""
+"""A prepared model with buffers, in evaluations where the ranks have unlike numbers of batches."""
 
 from __future__ import annotations
 
