@@ -93,7 +93,8 @@ def test_a_rank_that_is_killed_with_others_has_its_last_words_shown_before_its_s
     assert scene.out.getvalue() == "whole\nlast out"
     assert scene.err.getvalue() == "[rank 0 host] last err\n", "the stacks are for the log"
     words_logged, stacks = scene.log().split(b"File ", 1)
-    assert b"last out" in words_logged and b"last err" in words_logged
+    assert b"last out" in words_logged
+    assert b"last err" in words_logged
     assert b"rank0.py" in stacks
 
 
