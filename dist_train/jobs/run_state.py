@@ -28,7 +28,10 @@ def lease_state(run: RunDir) -> JobState:
     if lease is not None and lives:
         who = f"in pod {lease.get('pod_name') or lease['pod']}" if lease.get("pod") else f"pid {lease['pid']}"
         return JobState("running", "lease", f"agent 0 is {who} on {lease['host']}")
-    last = newest_event(run)
+    try:
+        last = newest_event(run)
+    except OSError as error:
+        return JobState("unknown", "run directory", f"{run.events.name} cannot be read: {error.strerror}")
     if last is None:
         return JobState("unknown", "run directory", "no event was written")
     match last["kind"]:

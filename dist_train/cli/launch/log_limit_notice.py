@@ -19,6 +19,6 @@ def log_limit_notice(limit_bytes: int, run_dir: Path) -> list[str]:
     if limit_bytes <= total:
         return []
     return [
-        f"--log-limit {size(limit_bytes)} is more than the disk of {folder} holds ({size(total)}): when it is "
-        "full, log lines are dropped and counted, and the run goes on"
+        f"--log-limit {size(limit_bytes)} is more than the disk of {folder} holds ({size(total)}): when it "
+        "is full, log lines are dropped and counted, and the run goes on"
     ]
