@@ -19,7 +19,7 @@ def record_last_loss(run: RunDir, exit_code: int) -> None:
 
 
 def record_lost_start(run: RunDir, restarts_before: int) -> None:
-    """Count a start whose agent 0 was lost before an attempt began; the next one counts an attempt that began.
+    """Count a start whose agent 0 was lost before an attempt began; one that began is counted by the next.
 
     Args:
         restarts_before: `restarts` when the agents were started.
