@@ -29,7 +29,7 @@ from dist_train.jobs.terminal_writer import TerminalWriter
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
-from launchers._local.last_event import record_last_loss
+from launchers._local.last_event import record_last_loss, record_lost_start, restarts
 from launchers._local.lost_agents import LostAgents
 
 _POLL_S = 0.05
@@ -153,7 +153,7 @@ class Supervisor:
         self._commands = commands
         self._agents: list[subprocess.Popen[bytes]] = []
         self._writer = TerminalWriter(lambda dropped: None)
-        self._interrupts = 0
+        self._interrupts = self._restarts_before = 0
         self._first_start = self._start_number = 0
         self._timed_out = False
         self._deadline = None if spec.time_limit_s is None else time.monotonic() + spec.time_limit_s
@@ -184,6 +184,7 @@ class Supervisor:
     def _run_once(self, start: int) -> int:
         # Bound before any process starts: the port cannot be taken by another process.
         with listen_at(loopback()) as listener:
+            self._restarts_before = restarts(self._run)
             host, port = listener.getsockname()[:2]
             self._agents = []
             for node in range(len(self._commands)):
@@ -238,15 +239,11 @@ class Supervisor:
         if codes[0] is not None and codes[0] >= 0 and codes[0] != ExitCode.ATTEMPT_LOST:
             return codes[0]  # agent 0 ended before any verdict: an error at its start
         write_bytes_atomic(self._verdict_file(start), f"{int(ExitCode.ATTEMPT_LOST)}\n".encode())
-        if used_up or self._restarts() >= self._spec.max_restarts:
+        if used_up or restarts(self._run) >= self._spec.max_restarts:
             return lost.exit_code()
+        if not self._interrupts:
+            record_lost_start(self._run, self._restarts_before)
         return int(ExitCode.ATTEMPT_LOST)
-
-    def _restarts(self) -> int:
-        count = 0
-        for event in read_events(self._run):
-            count = 0 if event["kind"] == "submitted" else count + (event["kind"] == "restarted")
-        return count
 
     def _on_interrupt(self, number: int, frame: object) -> None:
         self._interrupts += 1

@@ -10,10 +10,9 @@ from pydantic import Field, field_validator
 from dist_train.config.component import Section
 from dist_train.config.secret_names import is_secret_name
 from dist_train.rundir.cpu_list import parse_bind
-from dist_train.rundir.format_amounts import parse_size
+from dist_train.rundir.log_parts import parse_log_limit
 
 _INIT_METHOD = re.compile(r"env://|tcp://(?:\[[^\]]+\]|[^:/\[\]]+):\d{1,5}|file:///?[^/].*")
-_LEAST_LOG_BYTES = 1 << 20
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Far above any cluster; without them a typing error would be rendered for hours.
@@ -64,7 +63,7 @@ class LaunchConfig(Section):
     )
     log_limit: str = Field(
         default="4G",
-        description="Size of each rank's log, per attempt: of a longer one the begin and the end are kept.",
+        description="Most bytes of each rank's log, per attempt: of a longer one begin and end are kept.",
     )
     slurm: dict[str, Any] = Field(
         default_factory=dict, description="Options of the Slurm launcher, which checks them."
@@ -83,8 +82,7 @@ class LaunchConfig(Section):
     @field_validator("log_limit")
     @classmethod
     def _is_a_size(cls, value: str) -> str:
-        if parse_size(value) < _LEAST_LOG_BYTES:
-            raise ValueError("a log needs at least 1M")
+        parse_log_limit(value)
         return value
 
     @field_validator("bind")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,6 @@ from dist_train.data.validation import check_count, check_rank, check_workers, i
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.devices import as_device
 from dist_train.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,7 @@ class EvaluationLoader:
         multiprocessing_context: how workers start.
         device: a GPU to which each batch is copied while the one before it is used.
         agreement: compares the data with the other ranks' at the start of each iteration.
+        evaluation: entered by each iteration where all ranks are known to have begun it.
         persistent_workers, prefetch_factor, timeout: as ExactLoader's.
 
     Raises:
@@ -106,6 +105,7 @@ class EvaluationLoader:
         multiprocessing_context: str = "fork",
         device: torch.device | str | None = None,
         agreement: DataAgreement | None = None,
+        evaluation: Callable[[], AbstractContextManager[None]] = nullcontext,
         persistent_workers: bool | None = None,
         prefetch_factor: int | None = None,
         timeout: float = 0,
@@ -119,6 +119,7 @@ class EvaluationLoader:
         self.seed = seed
         self.dataset_id = id_of(dataset, dataset_id)
         self._agreement = agreement
+        self._evaluation = evaluation
         self._partition = EvaluationPartition(self.n, batch_size, rank, world_size)
         self._torch_loader = TorchLoader(
             SampleReader(dataset, collate_fn, seed, self.dataset_id),
@@ -134,14 +135,6 @@ class EvaluationLoader:
             None if device is None else as_device(device),
             rank,
         )
-        if self.n < world_size and rank == 0:
-            logger.warning(
-                "evaluation: %s samples on %s ranks, so that %s of them have none; where the model has "
-                "buffers (batch norm), call dt.unwrap(model), which waits for no other rank",
-                self.n,
-                world_size,
-                world_size - self.n,
-            )
 
     def __len__(self) -> int:
         """Batches of this rank; equal on all ranks if there are as many samples as ranks."""
@@ -151,7 +144,8 @@ class EvaluationLoader:
         summarised = [] if self._agreement is None else self._agreement.sample_ids(self.n)
         with self._torch_loader.open(self._partition, _in_order, 0, 0, summarised) as batches:
             self._agree(next(batches) if summarised else None)
-            yield from batches
+            with self._evaluation():
+                yield from batches
 
     def _agree(self, summaries: str | None) -> None:
         if self._agreement is None:

@@ -140,6 +140,8 @@ def loader(  # type: ignore[misc]  # the overloads leave its other parameters to
             drop_last=drop_last,
             accumulate=accumulate != 1,
         )
+        if run is not None and run.exchange is not None:
+            shared["evaluation"] = run.evaluation_buffers.evaluation
         return EvaluationLoader(dataset, check_count("batch_size", batch_size, 1), **shared)
     return ExactLoader(
         dataset,

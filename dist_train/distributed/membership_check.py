@@ -17,6 +17,7 @@ import torch.distributed as torch_dist
 from dist_train.distributed.torch_stores import Store
 from dist_train.errors import RendezvousError
 from dist_train.rundir.name_ranks import name_ranks
+from dist_train.rundir.this_machine import this_machine
 
 logger = logging.getLogger(__name__)
 
@@ -31,25 +32,20 @@ _MISSING_HINT = (
 
 @dataclass(frozen=True)
 class Handshake:
-    """What a rank writes about itself; `pids` is the PID namespace that its pid belongs to."""
+    """What a rank writes about itself; `machine` tells for whom its pid means something."""
 
     host: str
-    pids: str
+    machine: str
     pid: int
     gpu: str | None
 
     @classmethod
     def of_this_process(cls, gpu: str | None) -> Handshake:
-        try:
-            pids = str(os.stat("/proc/self/ns/pid").st_ino)
-        except OSError:
-            pids = ""
-        return cls(socket.gethostname(), pids, os.getpid(), gpu)
+        return cls(socket.gethostname(), this_machine(), os.getpid(), gpu)
 
     def is_dead(self) -> bool:
         """True only where this process can know it."""
-        here = Handshake.of_this_process(None)
-        return (self.host, self.pids) == (here.host, here.pids) and not psutil.pid_exists(self.pid)
+        return bool(self.machine) and self.machine == this_machine() and not psutil.pid_exists(self.pid)
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}" + (", which is dead" if self.is_dead() else "")

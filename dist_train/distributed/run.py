@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from dist_train.distributed.control_group import Control, JsonValue
+from dist_train.distributed.evaluation_buffers import EvaluationBuffers
 from dist_train.distributed.gather_rows import gather_rows
 from dist_train.distributed.global_mean import Number, global_mean
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
@@ -91,6 +92,7 @@ class Run:
         self.batch_weight = BatchWeight()
         self.rank_seeding = rank_seeding if rank_seeding is not None else RankSeeding()
         self.gradients = Gradients(self.batch_weight, info.world_size, device)
+        self.evaluation_buffers = EvaluationBuffers()
         self.finite_check = LoopFiniteCheck(self.control)
         self.closed = False
         self._on_close = on_close

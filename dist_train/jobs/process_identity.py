@@ -1,18 +1,8 @@
-"""Which process a pid means: a pid is used again, by another process, in another container or boot."""
+"""Which process a pid means: a pid is used again, by another process."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-
-def this_machine() -> str:
-    """Name the kernel's boot and the namespace in which this process's pids have their meaning."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 def started_at(pid: int) -> int | None:

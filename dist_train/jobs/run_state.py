@@ -7,11 +7,12 @@ import time
 
 from dist_train.errors import ExitCode
 from dist_train.jobs.launcher import JobState
-from dist_train.jobs.process_identity import started_at, this_machine
+from dist_train.jobs.process_identity import started_at
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import newest_event
 from dist_train.rundir.file_age import file_age_s
 from dist_train.rundir.records import read_json
+from dist_train.rundir.this_machine import this_machine
 
 # As in agent/timeouts.py: an owner that has not written its lease for this long has ended.
 _LEASE_LOST_S = 30.0
@@ -28,7 +29,10 @@ def lease_state(run: RunDir) -> JobState:
     if lease is not None and lives:
         who = f"in pod {lease.get('pod_name') or lease['pod']}" if lease.get("pod") else f"pid {lease['pid']}"
         return JobState("running", "lease", f"agent 0 is {who} on {lease['host']}")
-    last = newest_event(run)
+    try:
+        last = newest_event(run)
+    except OSError as error:
+        return JobState("unknown", "run directory", f"{run.events.name} cannot be read: {error.strerror}")
     if last is None:
         return JobState("unknown", "run directory", "no event was written")
     match last["kind"]:

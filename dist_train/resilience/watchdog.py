@@ -19,6 +19,11 @@ logger = logging.getLogger(__name__)
 _WAITING_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/")
 # A waiting rank is most likely a secondary failure: the collective's own timeout ends it with a better text.
 _WAITING_FACTOR = 1.5
+# A forward pass of DistributedDataParallel that other ranks do not make.
+_EXCHANGE_OF_BUFFERS = (
+    ", in DDP's exchange of buffers (BatchNorm's), which another rank has not begun (evaluate over "
+    "dt.loader(…, evaluation=True), or dt.unwrap(model))"
+)
 # Asking the device may itself block, behind what the main thread waits for.
 _ASK_DEVICE_S = 5.0
 
@@ -86,8 +91,17 @@ class HangWatchdog:
             return True
         return self._device_is_busy is not None and _ask(self._device_is_busy)
 
+    def _exchanges_buffers(self) -> bool:
+        frame = sys._current_frames().get(self._main or 0)
+        while frame is not None and frame.f_code.co_name != "_sync_buffers":
+            frame = frame.f_back
+        return frame is not None
+
     def _end(self, idle: float) -> None:
-        message = f"rank {self._rank} has made no progress for {idle:.0f} s, since {self._what}: ending it"
+        where = _EXCHANGE_OF_BUFFERS if self._exchanges_buffers() else ""
+        message = (
+            f"rank {self._rank} has made no progress for {idle:.0f} s, since {self._what}{where}: ending it"
+        )
         print(f"dist-train: {message}; stacks follow", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
         # No core file: it would be as large as the model.

@@ -59,17 +59,33 @@ class RecentEvents:
     """The events since the last launch or resume, without commits; made for repeated reading."""
 
     def __init__(self, run: RunDir) -> None:
+        self._run = run
         self._lines = FileTail(run.events)
         self._events: list[dict[str, Any]] = []
+        self._unreadable = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """All of them so far; reads only what was appended since the last call."""
+        """All of them so far; reads only what was appended since the last call.
+
+        Raises:
+            OSError: the file is there and cannot be read.
+        """
         for line in self._lines.read_new():
             event = None if _COMMITTED in line else parse_line(line)
             if event is None or "kind" not in event:
+                self._unreadable += _COMMITTED not in line and bool(line.strip())
                 continue
             if event["kind"] == "submitted":
                 self._events = []
             else:
                 self._events.append(event)
         return list(self._events)
+
+    @property
+    def problem(self) -> str | None:
+        """What is missing of what `read` has read: an attempt and restarts may be unknown for it."""
+        if self._unreadable:
+            lines = "1 line" if self._unreadable == 1 else f"{self._unreadable} lines"
+            return f"{lines} of {self._run.events.name} cannot be read (damaged, or cut off by a kill)"
+        # The launcher writes the first event before anything begins.
+        return None if self._run.events.exists() else f"{self._run.events.name} is not there"

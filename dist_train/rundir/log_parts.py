@@ -5,8 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dist_train.rundir.format_amounts import parse_size
+
 DEFAULT_LIMIT_BYTES = 4 << 30
+_LEAST_LIMIT_BYTES = 1 << 20
 _NAME = re.compile(r"rank-(\d+)(?:\.(\d+))?\.log")
+
+
+def parse_log_limit(text: str) -> int:
+    """Read a log's limit: `512M`, `4G`, in bytes; raises ValueError for no size, and for less than 1M."""
+    limit = parse_size(text)
+    if limit < _LEAST_LIMIT_BYTES:
+        raise ValueError("a log needs at least 1M")
+    return limit
 
 
 def part_path(folder: Path, rank: int, part: int) -> Path:

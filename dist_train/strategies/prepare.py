@@ -100,9 +100,16 @@ def _hooked(wrapped: nn.Module, strategy: Strategy, run: Run) -> nn.Module:
     if alone:
         return wrapped
     # Neither hook is worth tracing, and the discarded step must not be compiled into the model.
-    if find_ddp(wrapped) is not None:
+    ddp = find_ddp(wrapped)
+    if ddp is not None:
+        run.evaluation_buffers.track(ddp)
         warm = cast("Any", torch.compiler.disable)(WarmUpOnFirstBatch())
         wrapped.register_forward_pre_hook(warm, with_kwargs=True)
-    seen = run.gradients.forward_seen
-    wrapped.register_forward_pre_hook(cast("Any", torch.compiler.disable)(lambda module, args: seen(module)))
+
+    def before_forward(module: nn.Module, args: Any) -> None:
+        run.gradients.forward_seen(module)
+        if ddp is not None:
+            run.evaluation_buffers.before_forward(ddp)
+
+    wrapped.register_forward_pre_hook(cast("Any", torch.compiler.disable)(before_forward))
     return wrapped

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import sys
+import traceback
 from collections.abc import Callable
 
 from dist_train.agent.failures import device_mismatch
@@ -28,7 +29,7 @@ def hint_for(error: BaseException) -> str | None:
         text = "\n".join(f"{type(each).__name__}: {each}" for each in _chain(error))
         for pattern, hint in TABLE:
             if found := re.search(pattern, text):
-                return hint(error, found)
+                return hint(error, found) or None
     except Exception:
         return None  # the user's error must be reported, whatever goes wrong here
     return None
@@ -147,6 +148,18 @@ def _one_value_per_channel(error: BaseException, found: re.Match[str]) -> str:
     )
 
 
+def _exchange_of_buffers(error: BaseException, found: re.Match[str]) -> str:
+    """For a time-out in a forward pass of DistributedDataParallel only."""
+    frames = [frame for each in _chain(error) for frame, _ in traceback.walk_tb(each.__traceback__)]
+    if not any(frame.f_code.co_name == "_sync_buffers" for frame in frames):
+        return ""
+    return (
+        "DDP exchanges buffers (BatchNorm's) in a forward pass, and another rank made none: evaluate over "
+        "dt.loader(…, evaluation=True), where the ranks may have unlike numbers of batches, or call "
+        "dt.unwrap(model)"
+    )
+
+
 def _no_stdin(error: BaseException, found: re.Match[str]) -> str:
     return "a rank has no stdin, on any launcher: hand it over as an option, --env or --secret"
 
@@ -187,5 +200,6 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"Cannot allocate memory|DefaultCPUAllocator: (can't allocate|not enough) memory", _no_memory),
     (r"(?m)^(\w+: )?_?(Array)?MemoryError\b", _no_memory),
     (r"EOF when reading a line", _no_stdin),
+    (r"Application timeout caused pair closure|Timed out waiting \d+ms", _exchange_of_buffers),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
 )

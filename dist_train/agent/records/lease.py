@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dist_train.agent import timeouts
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError
-from dist_train.jobs.process_identity import started_at, this_machine
+from dist_train.jobs.process_identity import started_at
 from dist_train.jobs.run_state import owner_lives
 from dist_train.rundir.records import read_json, write_bytes_atomic, write_json_atomic
+from dist_train.rundir.this_machine import this_machine
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.25

@@ -55,6 +55,8 @@ class Workers:
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
         self._streams: dict[tuple[int, str], OutputStream] = {}
+        # Held while output is read or an end is seen: kill() reads the last words itself.
+        self._reading = threading.RLock()
         for rank in self.ranks:
             self._watch(rank)
         self._thread = threading.Thread(target=self._loop, name="agent-workers", daemon=True)
@@ -68,8 +70,10 @@ class Workers:
     def kill(self, dump_stacks: bool) -> None:
         """Kill every rank and what it started: stacks into the logs first, then SIGKILL, then reap."""
         alive = [rank for rank in self.ranks if rank.returncode is None]
-        for rank in alive:
-            rank.ended_by_us = True
+        with self._reading:
+            for rank in alive:
+                self._show_last_words(rank)
+                rank.ended_by_us = True
         if dump_stacks and alive:
             for rank in alive:
                 rank.send(signal.SIGUSR1)
@@ -83,6 +87,16 @@ class Workers:
                 f"could not be killed and are left: pid {', '.join(left)} (see `ps -o stat,wchan`)"
             )
         self._thread.join(timeout=2.0)
+
+    def _show_last_words(self, rank: Rank) -> None:
+        """Pass on what is held of unfinished lines: stacks of secondary failures are not shown."""
+        if rank.returncode is not None:
+            return
+        for key in list(self._selector.get_map().values()):
+            kind, owner, _ = key.data
+            if owner is rank and kind != "pid":
+                self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
+                self._finish(kind, rank)
 
     def _wait_ended(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -109,15 +123,16 @@ class Workers:
             # Exits before output: the root cause's pidfd must not wait behind other ranks' tracebacks.
             ready = sorted(self._selector.select(timeout=0.2), key=lambda event: event[0].data[0] != "pid")
             behind = self._output.is_behind
-            for key, _ in ready:
-                kind, rank, _ = key.data
-                if kind == "pid":
-                    self._reap(rank, key.fd)
-                elif not behind:
-                    self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
+            with self._reading:
+                for key, _ in ready:
+                    kind, rank, _ = key.data
+                    if kind == "pid":
+                        self._reap(rank, key.fd)
+                    elif not behind:
+                        self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
+                self._tick()
             if behind:
                 time.sleep(_BEHIND_S)
-            self._tick()
             if self.all_ended:
                 # A grandchild may hold a pipe open for ever: read what is buffered, then stop.
                 drain_until = drain_until or time.monotonic() + 1.0

@@ -107,13 +107,22 @@ class RankLog:
             gap = f"\n[dist-train] {self._lost} lines were not kept here: {why}\n".encode()
             self._size += os.write(self._descriptor, gap)
             self._say_lost()
-        if self._size and self._size + len(self._buffer) > self._limit_bytes // _PARTS:
-            self._begin_part()
         while self._buffer:
-            written = os.write(self._descriptor, self._buffer)
+            count = self._fitting()
+            if not count:
+                self._begin_part()
+                continue
+            written = os.write(self._descriptor, memoryview(self._buffer)[:count])
             del self._buffer[:written]
             self._size += written
         self._error = None
+
+    def _fitting(self) -> int:
+        """Bytes of the buffer that this part takes: whole lines, unless it has nothing else."""
+        room = self._limit_bytes // _PARTS - self._size
+        if len(self._buffer) <= room:
+            return len(self._buffer)
+        return (self._buffer.rfind(b"\n", 0, max(0, room)) + 1) or (0 if self._size else max(1, room))
 
     def _begin_part(self) -> None:
         assert self._descriptor is not None

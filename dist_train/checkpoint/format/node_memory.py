@@ -22,24 +22,19 @@ from dist_train.checkpoint.format.canonical_json import dump_canonical, load_can
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import ReadInto
+from dist_train.rundir.this_machine import this_machine
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_PROCESSES = "/proc/self/ns/pid"
 _ALIGN = 64
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def machine_of_this_process() -> JsonValue:
     """Return what processes have in common that may map each other's memory; None where it is not known."""
-    try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            boot = file.read().strip()
-        return [boot, os.stat(_PROCESSES).st_ino, os.getuid()]
-    except OSError:
-        return None
+    machine = this_machine()
+    return [machine, os.getuid()] if machine else None
 
 
 class SharedMemory:

@@ -7,6 +7,8 @@ device_choice     devices and GPUs of this machine
 local_rank_flag   --local_rank for scripts of torch.distributed.launch
 rank_environment  environment variables of the ranks
 rank_cores        refuse a `--bind` that cannot fit
+shown_ranks       --show-ranks: whose stdout the terminal shows
+log_limit_notice  logs that may grow beyond their disk
 launcher_options  the launcher's own options
 build_job         all of it together: a validated JobSpec
 prepare_run       the run directory, its config and plan

@@ -18,15 +18,17 @@ from dist_train.cli.launch.launcher_options import (
     refuse_unsupported_options,
 )
 from dist_train.cli.launch.local_rank_flag import local_rank_flag
+from dist_train.cli.launch.log_limit_notice import log_limit_notice
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.rank_environment import rank_environment, secret_names, threads_per_rank
+from dist_train.cli.launch.shown_ranks import shown_ranks
 from dist_train.cli.run.bundled_example import stands_for_bundled
 from dist_train.cli.run.find_run import ROOT
 from dist_train.errors import ConfigError, UsageError
 from dist_train.jobs.duration import seconds
 from dist_train.jobs.launcher import Launcher, load_launcher
 from dist_train.jobs.spec import JobSpec, Target
-from dist_train.rundir.format_amounts import parse_size
+from dist_train.rundir.log_parts import parse_log_limit
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -91,20 +93,22 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         secrets=secret_names(arguments, launcher),
         time_limit_s=seconds(launch.time) if launch.time else None,
         grace_s=config.resilience.grace_s if config else JobSpec.grace_s,
-        show_ranks=_show_ranks(arguments),
+        show_ranks=shown_ranks(str(typed.get("show_ranks", "0")), launch.nodes * devices.procs),
         interface=typed.get("interface"),
         accept_code_change=bool(typed.get("accept_code_change")),
         local_rank_flag=flag,
         gpus=tuple(gpu.uuid for gpu in devices.gpus),
         gpu_vendor=devices.gpus[0].vendor if devices.gpus else "nvidia",
         resources=_resources(launch),
-        log_limit_bytes=parse_size(launch.log_limit),
+        log_limit_bytes=parse_log_limit(launch.log_limit),
         bind=launch.bind,
         config_yaml=config_yaml,
     )
     refuse_unfit_binding(spec, launcher.name)
     options = launcher_options(arguments, groups, launch, launcher)
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
+    if launcher.run_dir_on_nodes(spec) is None:
+        notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))
     is_named = "run_dir" in typed or bool(typed.get("name"))
     return BuiltJob(spec, launcher, options, stem, notices, is_named)
 
@@ -150,13 +154,6 @@ def _launch_section(flags: dict[str, object]) -> LaunchConfig:
         first = error.errors()[0]
         flag = str(first["loc"][0]).replace("_", "-")
         raise ConfigError(f"--{flag} {first['input']}: {first['msg']}") from None
-
-
-def _show_ranks(arguments: LaunchArguments) -> str:
-    text = str(arguments.options.get("show_ranks", "0"))
-    if text != "all" and not re.fullmatch(r"\d+(,\d+)*", text):
-        raise UsageError(f"--show-ranks {text!r} is neither `all` nor a list of ranks such as 0,3")
-    return text
 
 
 def _check_name(name: str) -> None:

@@ -8,6 +8,7 @@ import click
 
 from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
+from dist_train.rundir.log_parts import parse_log_limit
 
 # As in dist_train.config.launch_section, which this module does not load.
 MOST_NODES = 65_536
@@ -58,3 +59,18 @@ class Count(click.ParamType):  # type: ignore[type-arg]
         if number > self.most:
             self.fail(f"{number} is too large: it must be at most {self.most}.", param, ctx)
         return number
+
+
+class LogLimit(click.ParamType):  # type: ignore[type-arg]
+    """The size of a rank's log: `512M`, as bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text -> bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_log_limit(str(value))
+        except ValueError as error:
+            self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)

@@ -22,6 +22,18 @@ LAST = "@last"
 ROOT = Path("runs")
 
 
+class DamagedRunError(ConfigError):
+    """A run whose job.json cannot be read: what it was launched with is unknown, its files are there."""
+
+    def __init__(self, run: RunDir, why: str) -> None:
+        super().__init__(
+            f"{run.job} cannot be read: {why}",
+            cause="it was changed or damaged after the launch wrote it",
+            hint=f"its logs and checkpoints are untouched: {run.logs}, {run.checkpoints}",
+        )
+        self.run = run
+
+
 @dataclass(frozen=True)
 class OpenedRun:
     """A run and its launcher."""
@@ -122,25 +134,25 @@ def open_run(name: str) -> OpenedRun:
 
 
 def open_found(run: RunDir) -> OpenedRun:
-    """Read job.json and load the launcher; raise ConfigError where either is impossible."""
+    """Read job.json and load the launcher; raise DamagedRunError where either is impossible."""
     record = read_job(run)
     try:
         spec = JobSpec.from_json(record["spec"])
         name, handle = str(record["launcher"]), JobHandle(str(record["handle"]))
         options = dict(record.get("options") or {})
     except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(run, f"{type(error).__name__}: {error}") from error
+        raise DamagedRunError(run, f"{type(error).__name__}: {error}") from error
     return OpenedRun(run, load_launcher(name), handle, spec, options)
 
 
 def read_job(run: RunDir) -> dict[str, Any]:
-    """The content of job.json; raise ConfigError where it is not a JSON object."""
+    """The content of job.json; raise DamagedRunError where it is not a JSON object."""
     try:
         record = read_json(run.job)
     except (OSError, ValueError) as error:
-        raise _unreadable(run, str(error)) from error
+        raise DamagedRunError(run, str(error)) from error
     if record is None:
-        raise _unreadable(run, "it is not a JSON object")
+        raise DamagedRunError(run, "it is not a JSON object")
     return record
 
 
@@ -178,12 +190,4 @@ def _ambiguous(name: str, found: list[RunDir]) -> UsageError:
     return UsageError(
         f"{name!r} means {len(found)} runs: {', '.join(str(run.path) for run in found)}",
         hint=f"give the directory: {shlex.quote(str(found[0].path))}",
-    )
-
-
-def _unreadable(run: RunDir, why: str) -> ConfigError:
-    return ConfigError(
-        f"{run.job} cannot be read: {why}",
-        cause="it was changed or damaged after the launch wrote it",
-        hint=f"its logs and checkpoints are untouched: {run.logs}, {run.checkpoints}",
     )

@@ -101,6 +101,7 @@ def status_record(status: RunStatus) -> dict[str, Any]:
         "restarts": summary.restarts,
         "max_restarts": opened.spec.max_restarts,
         "submitted_age_s": summary.submitted_age_s,
+        "events_problem": summary.events_problem,
         "devices": [asdict(device) for device in summary.devices],
         "checkpoint": None
         if summary.checkpoint_step is None

@@ -29,6 +29,7 @@ class RunSummary:
     evaluation: dict[str, Any] | None
     failure: Failure | None
     devices: tuple[RankDevice, ...] = ()
+    events_problem: str | None = None
 
 
 def summarize(run: RunDir, events: list[dict[str, Any]] | None = None) -> RunSummary:
@@ -37,7 +38,7 @@ def summarize(run: RunDir, events: list[dict[str, Any]] | None = None) -> RunSum
     Args:
         events: since the last launch or resume; None reads them.
     """
-    events = RecentEvents(run).read() if events is None else events
+    events, problem = _read_events(run) if events is None else (events, None)
     step, attempt = newest_step(run), newest_attempt(run)
     manifest = None if step is None else run.checkpoints / step_name(step) / "manifest.json"
     records = last_metrics(run.metrics)[::-1]
@@ -51,7 +52,17 @@ def summarize(run: RunDir, events: list[dict[str, Any]] | None = None) -> RunSum
         evaluation=_last(records, "eval"),
         failure=_current_failure(run, events),
         devices=() if attempt is None else read_devices(run, attempt),
+        events_problem=problem,
     )
+
+
+def _read_events(run: RunDir) -> tuple[list[dict[str, Any]], str | None]:
+    """The events since the last launch or resume, and what is missing of them."""
+    recent = RecentEvents(run)
+    try:
+        return recent.read(), recent.problem
+    except OSError as error:
+        return [], f"{run.events.name} cannot be read: {error.strerror}"
 
 
 def newest_attempt(run: RunDir) -> int | None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import click
 
@@ -15,9 +16,11 @@ from dist_train.cli.options.param_types import Count, OneOf
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once, run_argument
 from dist_train.cli.output.json_output import print_json
-from dist_train.cli.run.find_run import OpenedRun, open_run
+from dist_train.cli.run.find_run import DamagedRunError, OpenedRun, open_run
 from dist_train.cli.run.job_state import never_began, query_state
 from dist_train.errors import NotFoundError, UsageError
+from dist_train.jobs.log_files import attempts, follow_logs
+from dist_train.jobs.run_state import lease_state
 from dist_train.rundir.display_number import recorded_index
 
 _POLL_S = 0.2
@@ -62,19 +65,35 @@ def logs(
     if progress not in (None, "plain") and not follow:
         raise UsageError(f"--progress {progress} shows a run at work: --follow is missing")
     pattern = _compile(grep)
-    opened = open_run(run)
-    how = display_mode.choose(progress or "plain", opened.launcher, opened.spec)
-    if follow:
-        _await_begin(opened)
     index = None if attempt is None else recorded_index(attempt)
-    lines = opened.launcher.logs(opened.handle, opened.run_dir, rank, index, follow)
+    try:
+        opened = open_run(run)
+    except DamagedRunError as error:
+        directory, lines = error.run, _without_job(error, rank, index, follow)
+        view: AbstractContextManager[object] = nullcontext()
+    else:
+        how = display_mode.choose(progress or "plain", opened.launcher, opened.spec)
+        if follow:
+            _await_begin(opened)
+        lines = opened.launcher.logs(opened.handle, opened.run_dir, rank, index, follow)
+        directory, view = opened.run, shown(how, opened)
     chosen = lines if pattern is None else filter(pattern.search, lines)
     if as_json:
-        print_json({"run_dir": opened.run.path, "rank": rank, "attempt": index, "lines": [*chosen]})
+        print_json({"run_dir": directory.path, "rank": rank, "attempt": index, "lines": [*chosen]})
     else:
-        with shown(how, opened):
+        with view:
             _print(chosen)
     return 0
+
+
+def _without_job(
+    error: DamagedRunError, rank: int | None, attempt: int | None, follow: bool
+) -> Iterator[str]:
+    """The logs of the run directory, which need no launcher; raise the error where it has none."""
+    if not attempts(error.run):
+        raise error
+    click.echo(f"[dist-train] {error.what}; the logs of the run directory follow", err=True)
+    return follow_logs(error.run, rank, attempt, follow, lambda: lease_state(error.run).phase == "running")
 
 
 def _compile(text: str | None) -> re.Pattern[str] | None:

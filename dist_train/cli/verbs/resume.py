@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dist_train.cli.launch.log_limit_notice import log_limit_notice
 from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
+from dist_train.cli.launch.shown_ranks import shown_ranks_at
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
-from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, LogLimit
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option, run_argument
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
@@ -37,6 +39,7 @@ class Changes:
     max_restarts: int | None = None
     mem: str | None = None
     bind: str | None = None
+    log_limit: int | None = None
     accept_code_change: bool = False
 
 
@@ -60,6 +63,7 @@ class Changes:
 @once("--max-restarts", type=Count(0), help="Restarts from now on; the count begins again at 0.")
 @once("--mem", metavar="64G", help="Another memory per node, where the last start had too little.")
 @once("--bind", metavar="none|cores|numa|CPUS", help="Another binding of ranks to cores.")
+@once("--log-limit", type=LogLimit(), metavar="4G", help="Another size of each rank's log.")
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
 )
@@ -143,13 +147,18 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
         resources=_resources(old.resources, changes.mem),
         bind=old.bind if changes.bind is None else changes.bind,
+        log_limit_bytes=old.log_limit_bytes if changes.log_limit is None else changes.log_limit,
+        show_ranks=shown_ranks_at(old.show_ranks, nodes * procs),
         accept_code_change=changes.accept_code_change,
         config_yaml=opened.run.config.read_text(encoding="utf-8") if opened.run.config.is_file() else None,
         # Only a local job has GPUs by UUID, which may be invisible now.
         gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
     refuse_unfit_binding(spec, opened.launcher.name)
-    return spec, [*_size_notice(old, spec), *_gpu_notice(old, spec)]
+    notices = [*_size_notice(old, spec), *_shown_ranks_notice(old, spec), *_gpu_notice(old, spec)]
+    if changes.log_limit is not None and opened.run_dir_on_nodes is None:
+        notices += log_limit_notice(changes.log_limit, opened.run.path)
+    return spec, notices
 
 
 def _resources(before: tuple[tuple[str, str], ...], mem: str | None) -> tuple[tuple[str, str], ...]:
@@ -184,6 +193,14 @@ def _size_notice(old: JobSpec, new: JobSpec) -> list[str]:
     return [
         f"{new.world_size} ranks instead of {old.world_size}: the same samples in the same order, "
         "but sums are formed in another order, so the bits may differ"
+    ]
+
+
+def _shown_ranks_notice(old: JobSpec, new: JobSpec) -> list[str]:
+    if old.show_ranks == new.show_ranks:
+        return []
+    return [
+        f"stdout is shown of rank {new.show_ranks}: this size lacks some of --show-ranks {old.show_ranks}"
     ]
 
 

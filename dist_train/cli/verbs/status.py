@@ -85,9 +85,13 @@ def _progress(opened: OpenedRun, summary: RunSummary) -> list[tuple[str, str]]:
     """From the run's own records, where this machine sees them."""
     if opened.run_dir_on_nodes is not None and summary.attempt is None:
         return [("records", f"{opened.run_dir_on_nodes} on the nodes' run volume")]
+    if summary.events_problem is not None:
+        damage = [("events", f"{summary.events_problem}: phase and restarts may be wrong")]
+    else:
+        damage = []
     attempt = number(display_number(summary.attempt))
     used = f"{attempt}, {summary.restarts} of {opened.spec.max_restarts} restarts used"
-    return [("attempt", used), *_devices(opened, summary), ("checkpoint", _checkpoint(summary))]
+    return [*damage, ("attempt", used), *_devices(opened, summary), ("checkpoint", _checkpoint(summary))]
 
 
 def _devices(opened: OpenedRun, summary: RunSummary) -> list[tuple[str, str]]:

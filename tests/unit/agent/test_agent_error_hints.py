@@ -63,9 +63,17 @@ def target_left_behind() -> Any:
     return nn.functional.mse_loss(output, target)
 
 
+def exchange_of_buffers_that_another_rank_never_begins() -> None:
+    def _sync_buffers() -> None:  # DistributedDataParallel's, in a forward pass
+        raise RuntimeError("[/gloo/transport/tcp/pair.cc] Application timeout caused pair closure")
+
+    _sync_buffers()
+
+
 @pytest.mark.parametrize(
     ("situation", "hint"),
     [
+        (exchange_of_buffers_that_another_rank_never_begins, "evaluate over dt.loader(…, evaluation=True)"),
         (
             part_left_behind,
             "parameter or buffer 'head.weight', 'head.bias' of Net are on cpu, the rest on meta",
@@ -229,6 +237,7 @@ def test_every_row_of_the_table_has_a_situation() -> None:
 
 def test_other_errors_have_no_hint_and_a_broken_table_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint_for(ValueError("the true cause")) is None
+    assert hint_for(RuntimeError("Application timeout caused pair closure")) is None, "not in a forward pass"
 
     def broken(error: BaseException) -> str:
         raise OSError("no /proc here")

@@ -65,6 +65,17 @@ def test_of_a_longer_log_begin_and_end_are_kept_and_it_says_so(run: RunDir) -> N
     assert said.getvalue().count("has reached its limit of 781.2 KiB (launch --log-limit)") == 1
 
 
+@pytest.mark.parametrize("limit", [1 << 20, 3 << 20])
+def test_at_least_seven_eighths_of_the_limit_are_kept(run: RunDir, limit: int) -> None:
+    log = RankLog(run.attempt_logs(0), 3, limit)
+    for n in range(6 * limit // 1000):
+        log.write(b"%0999d\n" % n)
+    log.close()
+    kept = sum(path.stat().st_size for path in run.attempt_logs(0).iterdir())
+    assert limit * 7 / 8 - 8 * 1000 < kept <= limit
+    assert all(len(line) == 999 or "left out here" in line for line in logged(run))
+
+
 def test_a_line_across_two_parts_is_one(run: RunDir) -> None:
     log = RankLog(run.attempt_logs(0), 3, 800)
     for part in (b"x" * 90 + b"\nbegin of", b" a line\n"):

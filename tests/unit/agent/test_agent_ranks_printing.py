@@ -84,6 +84,20 @@ def test_a_prompt_without_a_newline_shows(tmp_path: Path) -> None:
         scene.workers.kill(dump_stacks=False)
 
 
+def test_a_rank_that_is_killed_with_others_has_its_last_words_shown_before_its_stacks(tmp_path: Path) -> None:
+    words = "os.write(1, b'whole\\nlast out'); os.write(2, b'last err'); open('ready', 'w'); time.sleep(60)"
+    scene = Scene(tmp_path, words.replace("'ready'", repr(str(tmp_path / "ready"))))
+    assert scene.wait((tmp_path / "ready").exists)
+    scene.workers.kill(dump_stacks=True)
+    scene.output.flush()
+    assert scene.out.getvalue() == "whole\nlast out"
+    assert scene.err.getvalue() == "[rank 0 host] last err\n", "the stacks are for the log"
+    words_logged, stacks = scene.log().split(b"File ", 1)
+    assert b"last out" in words_logged
+    assert b"last err" in words_logged
+    assert b"rank0.py" in stacks
+
+
 @pytest.mark.parametrize("ends", [b"\n", b"\r\n", b"\r", b""])
 def test_logs_and_stdout_of_rank_0_keep_the_bytes(tmp_path: Path, ends: bytes) -> None:
     content = b"a\r\rb\x00\xff" + ends + b"\n\r  last" + ends

@@ -91,3 +91,14 @@ def test_a_reader_that_leaves_early_causes_no_traceback(talked: Any) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (141, "")
     assert done.stdout == "[rank 0] loss 0.7\n"
+
+
+def test_logs_are_read_where_job_json_is_damaged(make_run: Callable[..., Any], dist_train: Any) -> None:
+    made = make_run("a-1").began().log(0, "first", "second")
+    made.run.job.write_text("{")
+    said = dist_train("logs", "a-1", "--rank", 0, "--grep", "sec")
+    assert (said.code, said.out) == (0, "second\n")
+    assert "job.json cannot be read" in said.err
+    assert "the logs of the run directory follow" in said.err
+    assert dist_train("logs", "a-1", "--json").out.count("second") == 1
+    assert dist_train("status", "a-1").code == 78

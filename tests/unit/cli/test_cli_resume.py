@@ -65,6 +65,19 @@ def test_memory_means_nothing_to_a_launcher_that_limits_none(
     assert waited == []
 
 
+def test_the_limit_of_logs_may_be_changed_and_ranks_that_are_gone_are_not_shown(
+    make_run: Callable[..., Any], dist_train: Any, waited: list[str]
+) -> None:
+    made = make_run("a-1", nodes=1, procs_per_node=4, show_ranks="1,3").began().preempted()
+    said = dist_train("resume", "--log-limit", "8M", "--gpus-per-node", 2)
+    assert said.code == 0
+    assert "stdout is shown of rank 1: this size lacks some of --show-ranks 1,3" in said.err
+    again = open_run("a-1").spec
+    assert (again.log_limit_bytes, again.show_ranks) == (8 << 20, "1")
+    agent = json.loads((made.run.plan / "agents.json").read_text())["nodes"][0]["argv"]
+    assert f"--log-limit={8 << 20}" in agent
+
+
 def test_accepting_changed_code_holds_for_one_start(
     make_run: Callable[..., Any], dist_train: Any, waited: list[str]
 ) -> None:

@@ -43,3 +43,13 @@ def test_resume_has_the_same_bounds(make_run: Any, dist_train: Any, option: str)
 def test_the_bounds_are_those_of_the_config() -> None:
     for name in ("MOST_NODES", "MOST_PROCESSES_PER_NODE"):
         assert getattr(param_types, name) == getattr(launch_section, name)
+
+
+def test_a_log_limit_beyond_the_disk_is_named_with_both_sizes(dist_train: Any, here: Path) -> None:
+    (here / "train.py").touch()
+    words = ("launch", "--dry-run", "--device", "cpu", "--gpus-per-node", 1, "--log-limit")
+    said = dist_train(*words, "900000T", "train.py")
+    assert said.code == 0
+    assert "--log-limit 900000.0 TiB is more than the disk of" in said.err
+    assert "log lines are dropped and counted" in said.err
+    assert "--log-limit" not in dist_train(*words, "1M", "train.py").err

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,3 +169,23 @@ def test_nothing_coloured_is_printed(make_run: Callable[..., Any], dist_train: A
     for words in (["status"], ["list"], ["status", "--json"], ["env", "--explain"], ["--help"]):
         said = dist_train(*words)
         assert "\x1b" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(b"\0\xff\n{torn\n"), "2 lines of events.jsonl cannot be read"),
+        (lambda path: path.unlink(), "events.jsonl is not there"),
+        (lambda path: (path.unlink(), path.mkdir()), "events.jsonl cannot be read: Is a directory"),
+    ],
+)
+def test_events_that_cannot_be_read_are_named(
+    make_run: Callable[..., Any], dist_train: Any, damage: Callable[[Path], Any], said: str
+) -> None:
+    made = make_run("a-1").began().finished(0)
+    assert "cannot be read" not in dist_train("status", "a-1").out
+    damage(made.run.events)
+    shown = dist_train("status", "a-1")
+    assert shown.code == (69 if "directory" in said else 0)
+    assert said in shown.out
+    assert said in json.loads(dist_train("status", "a-1", "--json").out)["events_problem"]

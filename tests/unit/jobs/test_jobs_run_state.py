@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from dist_train.jobs import run_state
-from dist_train.jobs.process_identity import started_at, this_machine
+from dist_train.jobs.process_identity import started_at
 from dist_train.jobs.run_state import lease_state
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event
 from dist_train.rundir.records import write_json_atomic
+from dist_train.rundir.this_machine import this_machine
 
 
 @pytest.fixture

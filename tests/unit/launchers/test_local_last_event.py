@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dist_train.cli.run.run_summary import summarize
 from dist_train.jobs import JobSpec
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
@@ -46,3 +47,23 @@ def test_an_end_that_agent_0_recorded_stays_the_last_event(
     assert supervised(run, spec, "echo 1 > verdict-local.0; exit 1") == 1
     assert [event["kind"] for event in read_events(run)][-1] == kind
     assert len(list(read_events(run))) == 3
+
+
+def test_a_start_whose_agent_0_died_before_its_attempt_began_counts_as_a_restart(
+    tmp_path: Path, job: Callable[..., JobSpec]
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    append_event(run, "submitted", launcher="local")
+    first = "test -e ../second || { touch ../second; kill -9 $$; }; echo 0 > verdict-local.1"
+    assert supervised(run, job(run_dir=run.path, max_restarts=3), first) == 0
+    assert summarize(run).restarts == 1
+    assert [event["began"] for event in read_events(run, "restarted")] == [False]
+
+
+def test_a_start_whose_attempt_began_is_counted_by_the_next_agent_0(
+    run: RunDir, job: Callable[..., JobSpec]
+) -> None:
+    first = "test -e ../second || { touch ../second; kill -9 $$; }; echo 0 > verdict-local.1"
+    assert supervised(run, job(run_dir=run.path, max_restarts=3), first) == 0
+    assert summarize(run).restarts == 0, "its own agent 0 would count the attempt without an end"

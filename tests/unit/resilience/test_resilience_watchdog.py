@@ -43,6 +43,15 @@ def test_no_progress_ends_the_process_and_names_the_place() -> None:
     assert seconds < 10
 
 
+def test_a_forward_pass_that_waits_for_buffers_is_named() -> None:
+    code, text, _ = _run(0.4, "def _sync_buffers():\n    time.sleep(30)\n_sync_buffers()")
+    assert code == -6
+    assert (
+        "since step 4, in DDP's exchange of buffers (BatchNorm's), which another rank has not begun" in text
+    )
+    assert "dt.loader(…, evaluation=True)" in text
+
+
 def test_a_closed_watchdog_does_nothing() -> None:
     code, text, _ = _run(0.4, "watchdog.close(); time.sleep(0.8)")
     assert (code, text) == (0, "")
