@@ -41,7 +41,7 @@ OF_SBATCH = {
     "chdir": "nothing: ranks run where `dist-train launch` was called",
     "array": "nothing: one job is one run, and all elements would have its directory. Instead: "
     "for i in 1 2 3; do dist-train launch … --name sweep-$i --detach; done. An array of runs of one node "
-    "each: a script of your own that calls `dist-train launch --launcher local`",
+    "each: a script of your own with `dist-train launch --launcher local --name sweep-$SLURM_ARRAY_TASK_ID`",
     "wrap": "nothing",
     "wait": "nothing: `dist-train launch` waits unless --detach",
     "test-only": "--dry-run",
