@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import lend
 from site_runs import SLOW, SLOWLY, Site, jobs_of, scancel
+from slurm_cluster import SlurmCluster
 
 from dist_train.errors import ExitCode
 
@@ -21,17 +23,28 @@ Hashes = tuple[str, str, str]
 STEPS = "trainer.steps=60"
 
 
+@pytest.fixture(scope="session")
+def own_cluster(request: pytest.FixtureRequest) -> SlurmCluster | None:
+    """The tests' own cluster; None where variables name a site."""
+    if Site.of_environ(os.environ) is not None:
+        return None
+    cluster = request.getfixturevalue("slurm_session")
+    assert isinstance(cluster, SlurmCluster)
+    return cluster
+
+
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+def site(own_cluster: SlurmCluster | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """The site that is named by variables, else the tests' own cluster."""
-    named = Site.of_environ(os.environ)
-    if named is None:
-        request.getfixturevalue("slurm")
-        folder = tmp_path / "site-test"
-        folder.mkdir()
-        yield Site(folder, "main")
-    else:
+    if own_cluster is None:
+        named = Site.of_environ(os.environ)
+        assert named is not None
         yield named
+        return
+    folder = tmp_path / "site-test"
+    folder.mkdir()
+    for _ in lend(own_cluster, monkeypatch):
+        yield Site(folder, "main")
 
 
 @pytest.fixture(scope="session")
