@@ -59,8 +59,9 @@ def render(spec: JobSpec, options: Options) -> bytes:
 
 def notes(spec: JobSpec, options: Options) -> tuple[str, ...]:
     """What is shown before the job runs."""
-    signal = options.signal
-    return () if signal is None else (signal_note(signal, f"USR2@{_signal_delay_s(spec)}"),)
+    if (signal := options.signal) is None:
+        return ()
+    return (signal_note(signal, f"USR2@{_signal_delay_s(spec)}", spec.grace_s),)
 
 
 def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:

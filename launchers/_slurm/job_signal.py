@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 NOTICES = ("USR2", "TERM")
+_DEFAULT_BEFORE_S = 60  # sbatch's
 _FORM = re.compile(r"(?:(?P<to>[RB]{1,2}):)?(?:SIG)?(?P<name>[A-Z][A-Z0-9]*)(?:@(?P<before>\d{1,5}))?")
 # What a shell cannot catch, or what already has a meaning in the batch script.
 _UNUSABLE = ("KILL", "STOP", "TERM", "CHLD", "CONT")
@@ -21,11 +22,13 @@ class JobSignal:
 
     Args:
         to_script: whether the batch script gets it, and not the step.
+        before_s: how long before the time limit.
     """
 
     text: str
     name: str
     to_script: bool
+    before_s: int
 
 
 def parse_signal(text: str | bool) -> JobSignal:
@@ -43,7 +46,7 @@ def parse_signal(text: str | bool) -> JobSignal:
             f"signal={text}: {name} would go to every process of the step and end it. Agents save and stop "
             f"on USR2: give signal=USR2@SECONDS, or signal=B:{name}@SECONDS, which the batch script hands on"
         )
-    return JobSignal(str(text), name, to_script)
+    return JobSignal(str(text), name, to_script, int(found["before"] or _DEFAULT_BEFORE_S))
 
 
 def handler(signal: JobSignal) -> list[str]:
@@ -64,9 +67,11 @@ until wait "$step"; rc=$?; [ "$rc" -le 128 ] || ! kill -0 "$step" 2>/dev/null; d
 (exit "$rc")"""
 
 
-def signal_note(signal: JobSignal, instead_of: str) -> str:
+def signal_note(signal: JobSignal, instead_of: str, grace_s: float) -> str:
     """What is shown of a signal that is not ours."""
-    handed_on = "; the batch script hands it on to the agents as USR2" if signal.to_script else ""
-    return (
-        f"before the time limit Slurm sends {signal.text} (--sbatch-arg signal), not {instead_of}{handed_on}"
-    )
+    note = f"before the time limit Slurm sends {signal.text} (--sbatch-arg signal), not {instead_of}"
+    if signal.to_script:
+        note += "; the batch script hands it on to the agents as USR2"
+    if signal.before_s < grace_s:
+        note += f"; that is less than the {grace_s:g} s of resilience.grace_s that a save may take"
+    return note

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 LATER = ("--sbatch-arg", "begin=now+1hour")
 
 
-def hello(folder: Path) -> Path:
+def greeting(folder: Path) -> Path:
     script = folder / "hello.py"
     script.write_text("import os\nprint('hello', os.environ.get('GREETING'), flush=True)\n")
     return script
@@ -29,10 +29,10 @@ def test_options_of_srun_reach_it_exact(slurm: SlurmCluster, tmp_path: Path) -> 
     odd.write_text("#!/bin/bash\necho export GREETING=from-the-prolog\n")
     odd.chmod(0o755)
     words = ("--srun-arg", f"task-prolog={odd}", "--srun-arg", "exclusive", "--srun-arg", "mpi=pmi2")
-    done = launch(tmp_path, "asked", *TWO_BY_ONE, *words, hello(tmp_path))
+    done = launch(tmp_path, "asked", *TWO_BY_ONE, *words, greeting(tmp_path))
     assert done.code == 0, done
     assert "hello from-the-prolog" in done.stdout
-    refused = launch(tmp_path, "wrong", *TWO_BY_ONE, "--srun-arg", "no-such-option=1", hello(tmp_path))
+    refused = launch(tmp_path, "wrong", *TWO_BY_ONE, "--srun-arg", "no-such-option=1", greeting(tmp_path))
     assert refused.code != 0, refused
     assert "unrecognized option" in refused.stdout + refused.stderr, refused
 
@@ -40,18 +40,18 @@ def test_options_of_srun_reach_it_exact(slurm: SlurmCluster, tmp_path: Path) -> 
 @pytest.mark.parametrize("request_by", ["gres", "gpus-per-node"])
 def test_a_second_gres_is_held_beside_the_gpus(slurm: SlurmCluster, tmp_path: Path, request_by: str) -> None:
     shape = ("--device", "cuda", "--nodes", "2", "--gpus-per-node", "3", "--gpu-request", request_by)
-    run = submit(slurm, tmp_path, "held", *shape, "--sbatch-arg", "gres=nvme:1", *LATER, hello(tmp_path))
+    run = submit(slurm, tmp_path, "held", *shape, "--sbatch-arg", "gres=nvme:1", *LATER, greeting(tmp_path))
     held = run.job["TresPerNode"]
     assert "gpu:3" in held, run.job
     assert "nvme:1" in held, run.job
-    too_many = launch(tmp_path, "wrong", *shape, "--sbatch-arg", "gres=nvme:9", hello(tmp_path))
+    too_many = launch(tmp_path, "wrong", *shape, "--sbatch-arg", "gres=nvme:9", greeting(tmp_path))
     assert too_many.code == 69, too_many
 
 
 @pytest.mark.proves("Nodes of unlike GPUs are refused before any rank starts, with their counts")
 def test_nodes_with_unlike_counts_of_gpus_are_refused(slurm: SlurmCluster, tmp_path: Path) -> None:
     shape = ("--device", "cuda", "--nodes", "2", "--gpus-per-node", "2", "--run-id", "unlike-1")
-    text = launch(tmp_path, "unlike", *shape, "--dry-run", hello(tmp_path)).stdout
+    text = launch(tmp_path, "unlike", *shape, "--dry-run", greeting(tmp_path)).stdout
     assert "#SBATCH --gpus-per-node=2\n" in text
     # By hand, as a site's whole nodes may be: three GPUs over two nodes.
     script = tmp_path / "mine.sbatch"
@@ -82,11 +82,11 @@ def test_a_signal_to_the_batch_script_saves_and_goes_on(slurm: SlurmCluster, tmp
 def test_an_array_is_refused_before_the_queue_and_says_where_one_runs(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
-    refused = launch(tmp_path, "array", *TWO_BY_ONE, "--sbatch-arg", "array=0-3", hello(tmp_path))
+    refused = launch(tmp_path, "array", *TWO_BY_ONE, "--sbatch-arg", "array=0-3", greeting(tmp_path))
     assert refused.code in (2, 78), refused
     assert "dist-train launch --launcher local" in refused.stderr
     assert not (tmp_path / "runs").exists()
-    text = launch(tmp_path, "array", *TWO_BY_ONE, "--dry-run", hello(tmp_path)).stdout
+    text = launch(tmp_path, "array", *TWO_BY_ONE, "--dry-run", greeting(tmp_path)).stdout
     script = tmp_path / "mine.sbatch"
     script.write_text(text)
     run = RunDir(tmp_path / "runs" / "array")
@@ -103,7 +103,7 @@ def test_each_element_of_an_array_of_local_runs_is_a_run_of_its_own(
     command = f"{sys.executable} -P -m dist_train.cli.main launch --launcher local --device cpu"
     script = tmp_path / "array.sh"
     name = "--name sweep-$SLURM_ARRAY_TASK_ID"
-    script.write_text(f"#!/bin/bash\n{command} --gpus-per-node 1 {name} {hello(tmp_path)}\n")
+    script.write_text(f"#!/bin/bash\n{command} --gpus-per-node 1 {name} {greeting(tmp_path)}\n")
     words = ["sbatch", "--parsable", "--array=0-2", f"--output={tmp_path}/%a.out", str(script)]
     said = subprocess.run(
         words, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=30

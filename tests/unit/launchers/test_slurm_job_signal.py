@@ -28,6 +28,12 @@ def test_a_signal_of_the_site_is_rendered_and_shown(job: Job, text: str) -> None
     assert ("hands it on" in note) == ("B:" in text)
 
 
+def test_a_signal_that_leaves_less_than_the_grace_says_so(job: Job) -> None:
+    short = Options(sbatch_arg=("signal=USR2@10",))
+    assert "less than the 30 s of resilience.grace_s" in notes(job(grace_s=30.0), short)[0]
+    assert "less than" not in notes(job(grace_s=30.0), Options(sbatch_arg=("signal=USR2",)))[0]
+
+
 def test_without_it_nothing_is_shown(job: Job) -> None:
     assert notes(job(), Options()) == ()
 
