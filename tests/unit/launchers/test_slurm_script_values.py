@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -142,6 +143,7 @@ def test_every_value_arrives_exact_or_is_refused(
     assert argv[argv.index(b"--init-method") + 1] == value
     assert environ[b"MOTTO"] == value
     assert environ[b"IFS"] == environ[b"BASH_ENV"] == value
+    assert ("srun_arg" in taken) != bool(re.search(r"[\x00-\x1f\x7f\u2028]", text)), "quoted, or refused"
     if "srun_arg" in taken:
         given = (folder / "srun_argv").read_bytes().split(b"\0")
         assert given[given.index(b"--exclusive") - 1] == b"--container-mounts=" + value
