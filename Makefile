@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-gpu lint proof soak bench docs slurm-dev k8s-dev constraints clean venv venv-dev venv-docs
+.PHONY: help demo test test-fast test-gpu lint proof soak bench docs slurm-dev test-slurm-site k8s-dev constraints clean venv venv-dev venv-docs
 
 help:
 	@echo 'make demo         install the dependencies, train the digits as 2 nodes x 2 processes'
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench        the benchmarks; they print, and assert nothing'
 	@echo 'make docs         the documentation as a site in build/docs; a broken link fails it'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
+	@echo 'make test-slurm-site PARTITION=P [ACCOUNT=A FOLDER=DIR ARGS="…" QUEUE_S=1800]: the life of a job on your Slurm cluster'
 	@echo 'make k8s-dev      an emulated Kubernetes cluster on this machine whose pods are real processes, until Ctrl-C; needs root'
 	@echo 'make constraints  rewrite constraints.txt with the newest releases'
 	@echo 'make clean        remove .venv, caches and build folders; runs/ stays'
@@ -55,6 +56,10 @@ docs: venv-docs
 
 slurm-dev: venv-dev
 	@exec $(BIN)/python tests/slurm/slurm_dev.py --nodes $(or $(NODES),4)
+
+test-slurm-site: venv-dev
+	@exec $(BIN)/python .ci/slurm_site.py --partition "$(PARTITION)" --account "$(ACCOUNT)" --arguments="$(ARGS)" \
+		$(if $(FOLDER),--folder "$(FOLDER)") $(if $(QUEUE_S),--queue-s "$(QUEUE_S)")
 
 k8s-dev: venv-dev
 	@PYTHONPATH=tests/k8s exec $(BIN)/python -m cluster --nodes $(or $(NODES),2)

@@ -6,6 +6,7 @@ verb queries Slurm and the run directory again.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ from dist_train.jobs.launcher import Detached
 from dist_train.jobs.log_files import follow_logs
 from dist_train.jobs.polling import Pace
 from dist_train.jobs.spec import canonical_json
+from dist_train.jobs.terminal_writer import TerminalWriter
 from dist_train.rundir import RunDir
 from dist_train.rundir.file_age import file_age_s
 from dist_train.rundir.records import read_json, write_bytes_atomic
 from launchers._slurm import batch_script, sbatch_submission
+from launchers._slurm.absent_variables import absence_notices
 from launchers._slurm.slurm_client import call
 from launchers._slurm.slurm_options import Options
 from launchers._slurm.slurm_output import JobConsole
@@ -34,6 +37,8 @@ _ACTIVE_PHASES = ("pending", "running", "requeued")
 # From a verdict to Slurm's report that the job has ended.
 _VERDICT_GRACE_S = 20.0
 _FINAL_MARGIN_S = 10.0
+# At the end, how long a terminal that takes nothing is waited for.
+_LAST_WORDS_S = 2.0
 
 
 class SlurmLauncher(Launcher):
@@ -53,9 +58,14 @@ class SlurmLauncher(Launcher):
         where = f" in partition {options.partition}" if options.partition else ""
         kind = "GPU" if spec.device == "cuda" else "CPU"
         summary = f"{spec.nodes} node(s) x {spec.procs_per_node} {kind} processes on Slurm{where}"
+        aside = ((sbatch_submission.SUBMISSION, record),)
         return Plan(
-            self.name, ((batch_script.NAME, text),), summary, ((sbatch_submission.SUBMISSION, record),)
+            self.name, ((batch_script.NAME, text),), summary, aside, batch_script.notes(spec, options)
         )
+
+    def notices(self, spec: JobSpec) -> tuple[str, ...]:
+        """Variables of this shell that the job will not have."""
+        return absence_notices(spec, os.environ)
 
     def submit(self, plan: Plan) -> JobHandle:
         """Run `sbatch --test-only`, then sbatch; raise UnavailableError (69) with Slurm's message."""
@@ -120,15 +130,25 @@ class _JobFollower:
         self._console = JobConsole(run, self._job)
         self._printed = ""
         self._verdict_deadline: float | None = None
+        # A terminal whose reader has stopped must stop neither this loop nor Ctrl-C.
+        self._writer = TerminalWriter(self._say_dropped)
 
     def run(self) -> int:
         """Follow until Slurm reports the end, or until long after the final verdict."""
+        try:
+            return self._follow()
+        finally:
+            self._writer.close(_LAST_WORDS_S)
+
+    def _follow(self) -> int:
         while True:
             self._show()
             state = self._launcher.state(self._handle, str(self._run.path))
             self._print_change(state)
             if state.phase not in _ACTIVE_PHASES and state.phase != "unknown":
                 time.sleep(_TICK_S)
+                while self._writer.is_behind:
+                    time.sleep(_TICK_S)
                 self._show()
                 return state.exit_code if state.exit_code is not None else int(ExitCode.UNAVAILABLE)
             if (code := self._overdue_verdict()) is not None:
@@ -136,16 +156,23 @@ class _JobFollower:
             time.sleep(_TICK_S)
 
     def _show(self) -> None:
+        if self._writer.is_behind:
+            return  # the lines stay in the files, and are read later
         for line in self._console.lines():
-            sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.flush()
+            self._writer.put(sys.stdout, line + b"\n")
+
+    def _note(self, text: str) -> None:
+        self._writer.put(sys.stderr, f"[dist-train] {text}\n".encode(errors="replace"), always=True)
+
+    def _say_dropped(self, lines: int) -> None:
+        self._note(f"{lines} lines not shown: this terminal took no output; `dist-train logs` has them")
 
     def _print_change(self, state: JobState) -> None:
         text = f"job {self._job} is {state.phase}" + (f": {state.detail}" if state.detail else "")
         if state.next:
             text += f"  ({state.next[0]})"
         if text != self._printed and state.exit_code != 0:
-            print(f"[dist-train] {text}", file=sys.stderr)
+            self._note(text)
         self._printed = text
 
     def _overdue_verdict(self) -> int | None:

@@ -134,6 +134,10 @@ class Launcher(ABC):
     def wait(self, handle: JobHandle, run_dir: str) -> int:
         """Follow the job to its end and return its exit code; may raise Detached."""
 
+    def notices(self, spec: JobSpec) -> tuple[str, ...]:
+        """What this shell has and the job will not: shown before the job runs, and no part of the plan."""
+        return ()
+
     def detach(self, handle: JobHandle, run_dir: str) -> JobHandle:
         """Make the job independent of this process; return the handle under which it goes on."""
         return handle

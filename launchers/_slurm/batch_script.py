@@ -15,6 +15,9 @@ from typing import Any
 from dist_train import env
 from dist_train.jobs import JobSpec
 from dist_train.jobs.agent_command import agent_argv, agent_environ
+from launchers._slurm.generic_resources import requested_resources
+from launchers._slurm.job_signal import handler, in_background, signal_note
+from launchers._slurm.node_checks import node_checks
 from launchers._slurm.script_values import check_parameters, check_spec, goes_to_the_step_alone
 from launchers._slurm.slurm_options import Options
 
@@ -33,6 +36,8 @@ def render(spec: JobSpec, options: Options) -> bytes:
     parameters = _parameters(spec, options)
     check_parameters({**parameters, **parameters["additional_parameters"]})
     step = _step(spec, options)
+    if options.signal is not None and options.signal.to_script:
+        step = in_background(step)
 
     class _AgentExecutor(SlurmExecutor):
         """submitit's executor; its step runs our agent instead of a pickled function."""
@@ -52,11 +57,19 @@ def render(spec: JobSpec, options: Options) -> bytes:
     return (text + "\n").encode(errors="surrogateescape")  # names of files are bytes
 
 
+def notes(spec: JobSpec, options: Options) -> tuple[str, ...]:
+    """What is shown before the job runs."""
+    if (signal := options.signal) is None:
+        return ()
+    return (signal_note(signal, f"USR2@{_signal_delay_s(spec)}", spec.grace_s),)
+
+
 def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:
     """The parameters for submitit; None is not rendered."""
     resources = dict(spec.resources)
     cpus = _cpus_per_node(spec)
-    additional: dict[str, Any] = dict(options.sbatch_arguments)
+    resources_asked = requested_resources(spec, options)
+    additional: dict[str, Any] = {k: v for k, v in options.sbatch_arguments.items() if k != "gres"}
     for name in ("reservation", "clusters"):
         if (value := getattr(options, name)) is not None:
             additional[name] = value
@@ -65,7 +78,7 @@ def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:
     asked = ("partition", "account", "qos", "constraint", "exclude")
     return {
         **{name: getattr(options, name) for name in asked},
-        **_gpus(spec, options),
+        **resources_asked,
         "job_name": spec.name,
         "nodes": spec.nodes,
         "ntasks_per_node": 1,
@@ -75,23 +88,23 @@ def _parameters(spec: JobSpec, options: Options) -> dict[str, Any]:
         "signal_delay_s": _signal_delay_s(spec),
         "stderr_to_stdout": True,
         "wckey": None,  # submitit's own would be refused where wckeys are enforced
-        "srun_args": [
-            "--kill-on-bad-exit=1",
-            "--mpi=none",
-            *([] if cpus is None else [f"--cpus-per-task={cpus}"]),
-        ],
+        "srun_args": _srun_args(options, cpus),
         "setup": _setup(spec, options),
         "teardown": _TEARDOWN,
         "additional_parameters": additional,
     }
 
 
-def _gpus(spec: JobSpec, options: Options) -> dict[str, Any]:
-    if spec.device == "cpu" or options.gpu_request == "none":
-        return {}
-    kind = f"{options.gpu_type}:" if options.gpu_type else ""
-    count = f"{kind}{spec.procs_per_node}"
-    return {"gres": f"gpu:{count}"} if options.gpu_request == "gres" else {"gpus_per_node": count}
+def _srun_args(options: Options, cpus: int | None) -> list[str]:
+    """Our options of srun, then --srun-arg; its own `mpi` stands in place of ours."""
+    given = {"mpi": "none", **options.srun_arguments}
+    own = ["--kill-on-bad-exit=1", f"--mpi={given.pop('mpi')}"]
+    cores = [] if cpus is None else [f"--cpus-per-task={cpus}"]
+    return [
+        *own,
+        *cores,
+        *(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()),
+    ]
 
 
 def _cpus_per_node(spec: JobSpec) -> int | None:
@@ -126,12 +139,20 @@ def _setup(spec: JobSpec, options: Options) -> list[str]:
         f"python={shlex.quote(options.python or sys.executable)}",
         *quoted,
         f'export {env.RDZV}="file://${env.RUN_DIR}/control/rdzv-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"',
+        *_ONE_RUN,
+        *_hand_on(options),
         *options.setup,
         *_RUN_DIRECTORY,
         *(_config(spec.config_yaml) if spec.config_yaml is not None else []),
         *_SIGNAL_SHIELD,
-        *(_SHARED_DIRECTORY_CHECK if spec.nodes > 1 else []),
+        *node_checks(spec),
     ]
+
+
+def _hand_on(options: Options) -> list[str]:
+    """A handler for a signal to the script, before the lines of --setup: one of theirs replaces it."""
+    signal = options.signal
+    return handler(signal) if signal is not None and signal.to_script else []
 
 
 def _config(text: str) -> list[str]:
@@ -164,19 +185,14 @@ _SIGNAL_SHIELD = [
     "shield=(env --block-signal=USR2 --block-signal=TERM)",
     '"${shield[@]}" true 2>/dev/null || shield=(bash -c \'trap "" USR2 TERM; exec "$@"\' shield)',
 ]
-_SHARED_DIRECTORY_CHECK = [
-    "# Every node must see the run directory. (NFS may hide a new file for some seconds.)",
-    'see=\'for try in {1..20}; do ls "$1" >/dev/null 2>&1; [ -r "$1/key" ] && exit; '
-    'sleep 0.5; done; echo "blind: ${SLURMD_NODENAME:-$(hostname)}"\'',
-    f'blind=$(srun --mpi=none bash -c "$see" see "${env.RUN_DIR}/control" |',
-    '  sed -n "s/^blind: //p" | sort -u | tr "\\n" " ")  # (a TaskProlog may print too)',
-    'if [ -n "$blind" ]; then',
-    f'  echo "[dist-train] the run directory ${env.RUN_DIR} is not shared by: $blind" >&2',
-    f'  echo "78 the run directory is not shared by: $blind" '
-    f'> "${env.RUN_DIR}/control/verdict-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"',
+_ONE_RUN = [
+    '[ -z "${SLURM_ARRAY_TASK_ID-}" ] || {',
+    '  echo "[dist-train] one job is one run: the elements of a job array would share a run directory" >&2',
     "  exit 78",
-    "fi",
+    "}",
 ]
+
+
 _TEARDOWN = [
     "# srun gives the highest code of its tasks; node 0's verdict says what happened.",
     "rc=$? verdict= why= end=69",

@@ -27,6 +27,7 @@ from launchers._slurm.slurm_client import (
 from launchers._slurm.uninterrupted import Uninterrupted
 
 SUBMISSION = "submission.json"
+_KEEP_SIGNAL = '--sbatch-arg signal="$SBATCH_SIGNAL"'
 
 
 def submission_record(spec: JobSpec) -> dict[str, object]:
@@ -138,7 +139,8 @@ def _report_dropped_variables() -> None:
     if names:
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         print(
-            f"[dist-train] not handed to sbatch, they would change the job behind its script: {shown}",
+            f"[dist-train] not handed to sbatch, they would change the job behind its script: {shown}"
+            + (f"; keep the signal by {_KEEP_SIGNAL}" if "SBATCH_SIGNAL" in names else ""),
             file=sys.stderr,
         )
 

@@ -20,7 +20,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MEMORY = re.compile(r"\d{1,15}([KMGT]B?)?", re.IGNORECASE)
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 # Variables of the script itself: it would overwrite an exported variable of the same name.
-_SCRIPT_VARIABLES = ("python", "shield", "see", "blind", "control", "rc", "verdict", "why", "start", "end")
+_SCRIPT_VARIABLES = (
+    *("python", "shield", "see", "seen", "blind", "gpus", "few", "step", "again"),
+    *("control", "rc", "verdict", "why", "start", "end"),
+)
 _SLURMS_OWN = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_")
 # What a shell takes for itself or refuses to set: these go to the step alone, by env(1), and never into the
 # script, which would find other commands, split words elsewhere, or run a file at each `bash -c`.
@@ -32,6 +35,11 @@ _SHELLS_OWN = frozenset(
         *("EPOCHSECONDS", "EPOCHREALTIME", "SHLVL", "TMOUT", "LD_PRELOAD", "LD_AUDIT", "_"),
     }
 )
+
+
+def holds_control_character(text: str) -> bool:
+    """Whether a text has a line break or another character that ends a line of the script."""
+    return _CONTROL.search(text) is not None
 
 
 def goes_to_the_step_alone(name: str) -> bool:

@@ -155,17 +155,18 @@ def _all_controllers_down() -> bool:
 
 def submit_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that sbatch gets."""
-    return {name: value for name, value in environ.items() if _is_kept(name)}
+    return {name: value for name, value in environ.items() if is_kept(name)}
 
 
-def _is_kept(name: str) -> bool:
+def is_kept(name: str) -> bool:
+    """Whether sbatch gets this variable."""
     return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 def dropped_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables that sbatch does not get, and that would have changed the job."""
     overriding = (name for name in environ if name in _OVERRIDING or name.startswith(_OVERRIDING_PREFIXES))
-    return sorted(name for name in overriding if not _is_kept(name))
+    return sorted(name for name in overriding if not is_kept(name))
 
 
 def unreachable_error(result: CommandResult) -> UnavailableError:

@@ -8,44 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# Options of sbatch that dist-train renders itself -> the option of ours that sets each.
-_RENDERED = {
-    "nodes": "--nodes",
-    "ntasks": "--nodes and --gpus-per-node (one task per node runs the agent)",
-    "ntasks-per-node": "--gpus-per-node (one task per node runs the agent)",
-    "gpus": "--gpus-per-node",
-    "gpus-per-node": "--gpus-per-node, --gpu-type",
-    "gpus-per-task": "--gpus-per-node",
-    "gres": "--gpus-per-node, --gpu-type, --gpu-request gres",
-    "cpus-per-task": "--cpus-per-gpu",
-    "cpus-per-gpu": "--cpus-per-gpu",
-    "mem": "--mem",
-    "time": "--time",
-    "job-name": "--name",
-    "partition": "--partition",
-    "account": "--account",
-    "qos": "--qos",
-    "constraint": "--constraint",
-    "exclude": "--exclude",
-    "reservation": "--reservation",
-    "clusters": "--clusters",
-    "requeue": "--requeue yes",
-    "no-requeue": "--requeue no",
-    "signal": "resilience.grace_s of the config",
-    "output": "--run-dir",
-    "error": "--run-dir",
-    "open-mode": "nothing: logs are appended to",
-    "export": "--env and --secret",
-    "export-file": "--env and --secret",
-    "chdir": "nothing: ranks run where `dist-train launch` was called",
-    "array": "nothing: one job is one run",
-    "wrap": "nothing",
-    "wait": "nothing: `dist-train launch` waits unless --detach",
-    "test-only": "--dry-run",
-    "parsable": "--detach",
-    "hold": "nothing: `scontrol hold JOB` after --detach",
-}
-_SBATCH_WORD = re.compile(r"[a-z][a-z0-9-]*(=.*)?")
+from launchers._slurm.foreign_options import OF_SBATCH, OF_SRUN, as_arguments, check_words
+from launchers._slurm.job_signal import JobSignal, parse_signal
+
 _LIST_WORD = re.compile(r"[^\s'\"\\$`#]+")
 
 
@@ -86,6 +51,12 @@ class Options(BaseModel):
         description="Any other option of sbatch: nodelist=n1, exclusive, mail-type=END.  (repeatable)",
         json_schema_extra={"metavar": "K[=V]"},
     )
+    srun_arg: tuple[str, ...] = Field(
+        default=(),
+        description="Any other option of srun: container-image=IMAGE, environment=NAME, mpi=pmix, "
+        "cpu-bind=none.  (repeatable)",
+        json_schema_extra={"metavar": "K[=V]"},
+    )
     setup: tuple[str, ...] = Field(
         default=(),
         description="A line of shell before the step: 'module load cuda'.  (repeatable)",
@@ -114,18 +85,19 @@ class Options(BaseModel):
 
     @field_validator("sbatch_arg", mode="after")
     @classmethod
-    def _foreign(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        seen: dict[str, str] = {}
-        for word in value:
-            name = word.removeprefix("--").partition("=")[0]
-            if _SBATCH_WORD.fullmatch(word.removeprefix("--")) is None or "\n" in word:
-                raise ValueError(
-                    f"{word!r} is not of the form option=value or option, in sbatch's long names"
-                )
-            if name in _RENDERED:
-                raise ValueError(f"{name} is set by {_RENDERED[name]}")
-            if seen.setdefault(name, word) != word:
-                raise ValueError(f"{name} is given twice: {seen[name]} and {word}")
+    def _of_sbatch(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_words(value, "sbatch", OF_SBATCH)
+        given = as_arguments(value)
+        if "gres" in given:
+            _check_gres(given["gres"])
+        if "signal" in given:
+            parse_signal(given["signal"])
+        return value
+
+    @field_validator("srun_arg", mode="after")
+    @classmethod
+    def _of_srun(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_words(value, "srun", OF_SRUN)
         return value
 
     @field_validator("setup", mode="after")
@@ -143,8 +115,28 @@ class Options(BaseModel):
     @property
     def sbatch_arguments(self) -> dict[str, str | bool]:
         """--sbatch-arg as names and values; True for one without a value."""
-        found: dict[str, str | bool] = {}
-        for word in self.sbatch_arg:
-            name, equals, value = word.removeprefix("--").partition("=")
-            found[name] = value if equals else True
-        return found
+        return as_arguments(self.sbatch_arg)
+
+    @property
+    def srun_arguments(self) -> dict[str, str | bool]:
+        """--srun-arg, likewise."""
+        return as_arguments(self.srun_arg)
+
+    @property
+    def signal(self) -> JobSignal | None:
+        """The signal of --sbatch-arg, in place of ours."""
+        given = self.sbatch_arguments.get("signal")
+        return None if given is None else parse_signal(given)
+
+
+def _check_gres(value: str | bool) -> None:
+    """Other generic resources than GPUs: `nvme:1,craynetwork`."""
+    if not isinstance(value, str) or _LIST_WORD.fullmatch(value) is None:
+        raise ValueError(f"gres={value}: not of the form NAME[:TYPE][:COUNT],…")
+    for item in value.split(","):
+        name = re.sub(r"^gres[:/]", "", item).partition(":")[0].partition("=")[0]
+        if name == "gpu":
+            raise ValueError(
+                f"gres={value}: its GPUs are set by --gpus-per-node, --gpu-type and --gpu-request gres; "
+                "give the others alone"
+            )

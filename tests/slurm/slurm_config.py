@@ -102,7 +102,7 @@ MailProg=/bin/true
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-GresTypes=gpu
+GresTypes=gpu,nvme
 ReturnToService=1
 JobRequeue={int(settings.requeue_allowed)}
 PreemptType=preempt/partition_prio
@@ -133,7 +133,9 @@ AccountingStoragePass={layout.folder}/munge/socket{enforce}"""
 
 
 def _node(settings: ClusterSettings, node: Node) -> str:
-    gres = f" Gres=gpu:{settings.gpus_per_node}" if settings.gpus_per_node else ""
+    # A second kind beside the GPUs, as sites have for node-local disks: counted, without devices.
+    kinds = [*([f"gpu:{settings.gpus_per_node}"] if settings.gpus_per_node else []), "nvme:2"]
+    gres = f" Gres={','.join(kinds)}"
     return (
         f"NodeName={node.name} NodeHostname={node.hostname} NodeAddr={node.address} Port={node.port}"
         f" CPUs={settings.cpus_per_node} RealMemory={settings.memory_mb_per_node}{gres} State=UNKNOWN"
@@ -170,8 +172,8 @@ StorageLoc=slurm_acct
 
 
 def gres_conf(devices: Sequence[Path]) -> str:
-    """Text of gres.conf: the same GPUs on every node."""
-    return "".join(f"Name=gpu File={device}\n" for device in devices)
+    """Text of gres.conf: the same GPUs on every node, and two node-local disks."""
+    return "".join([*(f"Name=gpu File={device}\n" for device in devices), "Name=nvme Count=2\n"])
 
 
 # Detection fails in containers; the plugin is not used with linuxproc and task/none.

@@ -48,7 +48,7 @@ def assert_gone(cluster: SlurmCluster) -> None:
 
 def test_four_nodes_with_gpus_are_idle(slurm: SlurmCluster) -> None:
     assert slurm.node_states() == {f"127.0.0.{i}": "idle" for i in (11, 12, 13, 14)}
-    assert all(slurm.node(name)["Gres"] == "gpu:4" for name in slurm.names)
+    assert all(slurm.node(name)["Gres"] == "gpu:4,nvme:2" for name in slurm.names)
     assert os.environ["SLURM_CONF"] == slurm.environ["SLURM_CONF"]
     assert slurm.start_s < 10
 

@@ -134,7 +134,7 @@ def _parse_options(
 
 # Options that may be given several times.
 _REPEATABLE = (
-    *("env", "sbatch_arg", "secret", "setup"),
+    *("env", "sbatch_arg", "secret", "setup", "srun_arg"),
     *("annotation", "node_selector", "resource", "secret_ref", "toleration"),
 )
 

@@ -27,7 +27,8 @@ def print_notices(notices: Iterable[str]) -> None:
 def print_plan(launcher: Launcher, spec: JobSpec, options: BaseModel, notices: Iterable[str]) -> int:
     """--dry-run: stdout is only the plan, and no file is written."""
     plan = launcher.plan(spec, options)
-    print_notices((*notices, *plan.notes, f"{plan.summary}; run directory {spec.run_dir}"))
+    shown = (*notices, *plan.notes, *launcher.notices(spec))
+    print_notices((*shown, f"{plan.summary}; run directory {spec.run_dir}"))
     for _, content in plan.files:
         sys.stdout.buffer.write(content)
     sys.stdout.flush()

@@ -83,7 +83,7 @@ def launch(argv: Sequence[str]) -> int:
         return print_plan(job.launcher, job.spec, job.options, job.notices)
     print_notices(job.notices)
     job, plan, made = prepare_run(job)
-    print_notices(plan.notes)
+    print_notices((*plan.notes, *job.launcher.notices(job.spec)))
     try:
         handle = submit_plan(job.launcher, plan, job.spec, job.options)
     except (SubmittedMeanwhile, SubmissionUnknown):

@@ -207,7 +207,7 @@ def _shown_ranks_notice(old: JobSpec, new: JobSpec) -> list[str]:
 def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:
     options = _options(opened)
     plan = opened.launcher.plan(spec, options)
-    print_notices(plan.notes)
+    print_notices((*plan.notes, *opened.launcher.notices(spec)))
     write_plan(opened.run, plan)
     handle = submit_plan(opened.launcher, plan, spec, options)
     print_notices([f"run {opened.run.path.name}: {plan.summary}; goes on {_resume_point(opened)}"])

@@ -211,7 +211,7 @@ def test_a_job_without_a_config_has_none(job: Job) -> None:
 
 def test_only_with_several_nodes_the_run_directory_is_checked(job: Job) -> None:
     assert "blind" not in text_of(job())
-    assert 'blind=$(srun --mpi=none bash -c "$see"' in text_of(job(nodes=2))
+    assert 'seen=$(srun --mpi=none bash -c "$see"' in text_of(job(nodes=2))
 
 
 def test_rendering_is_pure(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

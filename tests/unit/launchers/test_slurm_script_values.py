@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -38,6 +39,7 @@ SPEC: dict[str, Callable[[str], dict[str, Any]]] = {
 NAMES = ("partition", "account", "qos", "constraint", "exclude", "reservation", "clusters", "gpu_type")
 OPTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     **{name: (lambda text, name=name: {name: text}) for name in NAMES},
+    "srun_arg": lambda text: {"srun_arg": (f"container-mounts={text}", "exclusive")},
     "sbatch_arg": lambda text: {"sbatch_arg": (f"comment={text}",)},
     "exec_prefix": lambda text: {"exec_prefix": ("/usr/bin/env", f"WRAPPED={text}")},
 }
@@ -115,8 +117,8 @@ def test_every_value_arrives_exact_or_is_refused(
 
     commands.put_all("exit 0")
     folder = commands.folder
-    run_step = 'while [ "$1" != env ]; do shift; done; "$@"'
-    commands.put("srun", run_step)
+    kept = f'printf "%s\\0" "$@" > {folder}/srun_argv'
+    commands.put("srun", f'{kept}; while [ "$1" != env ]; do shift; done; "$@"')
     agent = folder / "agent"  # in Python: a shell would expand BASH_ENV
     agent.write_text(AGENT.format(python=sys.executable, folder=folder))
     agent.chmod(0o755)
@@ -141,6 +143,10 @@ def test_every_value_arrives_exact_or_is_refused(
     assert argv[argv.index(b"--init-method") + 1] == value
     assert environ[b"MOTTO"] == value
     assert environ[b"IFS"] == environ[b"BASH_ENV"] == value
+    assert ("srun_arg" in taken) != bool(re.search(r"[\x00-\x1f\x7f\u2028]", text)), "quoted, or refused"
+    if "srun_arg" in taken:
+        given = (folder / "srun_argv").read_bytes().split(b"\0")
+        assert given[given.index(b"--exclusive") - 1] == b"--container-mounts=" + value
     if "exec_prefix" in taken:
         assert environ[b"WRAPPED"] == value
 
