@@ -10,5 +10,5 @@ forked_rank      what a rank resets after the fork
 process_environ  /proc/PID/environ, by which processes of a run are found
 early_variables  variables that are read at the interpreter's start or while torch is imported
 spawn_reason     why a run's ranks must be spawned
-rank_process     a rank as its agent sees it: spawned or forked
+rank_child       a rank as its agent sees it: spawned or forked
 """

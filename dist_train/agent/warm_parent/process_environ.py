@@ -21,13 +21,13 @@ def show_environ(environ: Mapping[str, str], first: Sequence[str]) -> None:
     """
     start, end = _area()
     ordered = sorted(environ.items(), key=lambda item: not item[0].startswith(tuple(first)))
-    data = _fitting(
+    data = fitting(
         [f"{name}={value}".encode(errors="surrogateescape") for name, value in ordered], end - start
     )
     ctypes.memmove(start, data, end - start)
 
 
-def _fitting(entries: Sequence[bytes], size: int) -> bytes:
+def fitting(entries: Sequence[bytes], size: int) -> bytes:
     """Join whole entries up to this size, and fill it with zeros."""
     data = bytearray()
     for entry in entries:

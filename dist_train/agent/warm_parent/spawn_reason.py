@@ -31,12 +31,17 @@ def reason_before_import(settings: Settings, environ: Mapping[str, str]) -> str 
     return None
 
 
+def is_expected(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether the user has asked for spawned ranks, or nothing in the run can change that they are."""
+    return environ.get(env.START_METHOD) == SPAWN or settings.device != "cpu" or sys.platform != "linux"
+
+
 def reason_after_import(settings: Settings) -> str | None:
     """Say what is known once torch is imported and one thread is left; None if nothing is against a fork."""
     if settings.kind == "module" and settings.value in sys.modules:
         return f"the module {settings.value} has been imported already"
     folder = _first_on_path(settings)
-    if folder is not None and (name := _shadowed(folder)):
+    if folder is not None and (name := shadowing_file(folder)):
         return f"{name} in {folder} has the name of a module that is already imported"
     threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads run after the import of torch" if threads > 1 else None
@@ -57,7 +62,7 @@ def _first_on_path(settings: Settings) -> Path | None:
     return Path(settings.folder if settings.kind == "config" else os.getcwd())
 
 
-def _shadowed(folder: Path) -> str | None:
+def shadowing_file(folder: Path) -> str | None:
     """Return the first file or package there that `import` would have found instead of an imported module."""
     try:
         found = sorted(entry.name for entry in os.scandir(folder))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dist_train.agent.settings import Settings
 from dist_train.agent.warm_parent.forked_rank import RankStart
-from dist_train.agent.warm_parent.rank_process import RankProcess
-from dist_train.agent.warm_parent.spawn_reason import reason_after_import, reason_before_import
+from dist_train.agent.warm_parent.rank_child import RankProcess
+from dist_train.agent.warm_parent.spawn_reason import is_expected, reason_after_import, reason_before_import
 from dist_train.agent.warm_parent.warm_parent import ForkFailed, WarmParent
 from dist_train.agent.workers.rank import UNREAPED, spawn_process
 from dist_train.jobs.frozen_imports import frozen_imports
@@ -23,7 +23,7 @@ class StartMethod:
 
     Args:
         warm: the warm parent, if ranks may be forked.
-        why_spawned: else the reason.
+        why_spawned: else the reason, where the user should know it.
     """
 
     def __init__(self, warm: WarmParent | None, why_spawned: str | None) -> None:
@@ -45,7 +45,9 @@ class StartMethod:
         forked = self._fork(targets, environs)
         if forked is not None:
             return list(forked)
-        logger.info("ranks are spawned: %s", self._why_spawned)
+        if self._why_spawned is not None:
+            note(f"each rank imports torch by itself: {self._why_spawned}")
+            self._why_spawned = None  # once is enough
         return [spawn_process(target, environ) for target, environ in zip(targets, environs, strict=True)]
 
     def _fork(
@@ -82,7 +84,8 @@ def choose_start_method(settings: Settings, environ: Mapping[str, str]) -> Start
         _end_pool_of_openblas()
         why = reason_after_import(settings)
     if why is not None:
-        return StartMethod(None, why)
+        logger.info("ranks are spawned: %s", why)
+        return StartMethod(None, None if is_expected(settings, environ) else why)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # a fork inherits what is in their buffers
     return StartMethod(WarmParent.start(os.environ), None)

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from dist_train.agent.warm_parent.early_variables import early_variables, first_difference
 from dist_train.agent.warm_parent.forked_rank import RankStart
-from dist_train.agent.warm_parent.rank_process import ForkedProcess
+from dist_train.agent.warm_parent.rank_child import ForkedProcess
 from dist_train.agent.warm_parent.server import MOST_RANKS, send_request, serve
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dist_train.agent.warm_parent.rank_process import RankProcess
+from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.workers.rank_log import RankLog
 
 _TAIL_LINES = 15
