@@ -15,8 +15,10 @@ from typing import IO
 
 import psutil
 
+from dist_train.testing.forked_command import ForkedCommand, command_server, same_early_variables
 from dist_train.testing.process_tree import ask_for_stacks, descendants, describe, end, with_environ
 
+COLD = "DIST_TRAIN_TESTING_COLD"  # 1: start commands as a user does, by new interpreters
 _ID = "DIST_TRAIN_TESTING_COMMAND"
 
 
@@ -71,15 +73,7 @@ def launch_cli(
     # Files, not pipes: an orphan that holds a pipe open would block the reader for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dist_train.cli.main", *args],
-            cwd=cwd,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
+        process = _start(args, cwd, environ, out, err)
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -94,15 +88,43 @@ def launch_cli(
             process.wait()
             sys.stderr.write(_text(err))
             raise
-        return CliResult(process.returncode, _text(out), _text(err), time.monotonic() - began)
+        return CliResult(process.wait(), _text(out), _text(err), time.monotonic() - began)
 
 
-def _processes(process: subprocess.Popen[bytes], identity: str) -> list[psutil.Process]:
+def _start(
+    args: Sequence[str], cwd: str | Path, environ: dict[str, str], out: IO[bytes], err: IO[bytes]
+) -> subprocess.Popen[bytes] | ForkedCommand:
+    if _is_forked(args, environ):
+        return command_server().start(args, str(cwd), environ, out.fileno(), err.fileno())
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "dist_train.cli.main", *args],
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+
+
+def _is_forked(args: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the command starts ranks, whose imports a fork of the command server saves, and may be one."""
+    return (
+        bool(args)
+        and args[0] in ("launch", "resume")
+        and "--dry-run" not in args
+        and sys.platform == "linux"
+        and os.environ.get(COLD) != "1"
+        and same_early_variables(environ)
+    )
+
+
+def _processes(process: subprocess.Popen[bytes] | ForkedCommand, identity: str) -> list[psutil.Process]:
     """Everything that it has started, orphans included; may have duplicates."""
     return [*descendants(process.pid), *with_environ({_ID: identity})]
 
 
-def _end_tree(process: subprocess.Popen[bytes], identity: str) -> list[str]:
+def _end_tree(process: subprocess.Popen[bytes] | ForkedCommand, identity: str) -> list[str]:
     """Kill root and descendants until none is left: a parent may start another one meanwhile."""
     ended: list[str] = []
     while True:

@@ -36,8 +36,9 @@ _reserved: list[bool] = []
 
 def reserve_exit_function() -> None:
     """Register now what is to run last; a process that may fork ranks does so before it imports."""
-    _reserved.append(True)
-    atexit.register(_run_last)
+    if not _reserved:
+        _reserved.append(True)
+        atexit.register(_run_last)
 
 
 def _run_last() -> None:
@@ -66,8 +67,7 @@ class InterpreterExit:
         stop_file = StopFile.open(Path(path)) if path else None
         found = cls(stop_file, int(environ.get("LOCAL_RANK", "0")))
         _at_the_end.append(found._before_finalization)
-        if not _reserved:
-            reserve_exit_function()
+        reserve_exit_function()
         if stop_file is not None:
             # Not by `threading`: scripts count and list their threads.
             _thread.start_new_thread(found._beat, ())
