@@ -18,9 +18,9 @@ from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.agent.warm_parent.forked_rank import RankForked
-from dist_train.agent.warm_parent.start_method import choose_start_method
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
+from dist_train.agent.workers.start_method import choose_start_method
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.jobs.terminal_writer import TerminalWriter

@@ -20,9 +20,9 @@ from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.records.fingerprint import fingerprint
 from dist_train.agent.records.run_dir_nonce import read_nonce
 from dist_train.agent.settings import Settings
-from dist_train.agent.warm_parent.start_method import StartMethod
 from dist_train.agent.workers.graceful_stop import GracefulStop, wait_for_signals
 from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.start_method import StartMethod
 from dist_train.errors import ConfigError, DistTrainError, ExitCode, Preempted
 from dist_train.jobs.frozen_imports import frozen_imports
 from dist_train.rundir.attempt_lines import begin_line, restart_line

@@ -3,8 +3,6 @@
 ranks                run_ranks: call a function on n ranks, each a process, with a deadline
 rank_process         main function of such a rank: environment, stack dump on request, answer
 command              launch_cli: run `dist-train ARGS` with a deadline for all that it starts
-command_server       a process that forks commands: torch is imported once
-forked_command       such a command, with the interface of subprocess.Popen
 contracts/           check_launcher, check_strategy: rules that every plug-in keeps
 plugin               pytest plug-in: leak check around every test, `require`, report of skips
 leak_check           processes, threads, variables and files that a test left behind

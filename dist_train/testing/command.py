@@ -8,17 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import psutil
 
-from dist_train.testing.forked_command import ForkedCommand, command_server, same_early_variables
 from dist_train.testing.process_tree import ask_for_stacks, descendants, describe, end, with_environ
 
-COLD = "DIST_TRAIN_TESTING_COLD"  # 1: start commands as a user does, by new interpreters
 _ID = "DIST_TRAIN_TESTING_COMMAND"
 
 
@@ -46,11 +44,32 @@ class CliTimedOut(TimeoutError):
         self.partial = partial
 
 
+class StartedCommand(Protocol):
+    """What is needed of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+StartCommand = Callable[[Sequence[str], str | Path, Mapping[str, str], IO[bytes], IO[bytes]], StartedCommand]
+
+
 def launch_cli(
     args: Sequence[str],
     cwd: str | Path,
     env: Mapping[str, str | None] | None = None,
     timeout_s: float = 60.0,
+    start: StartCommand | None = None,
 ) -> CliResult:
     """Run `dist-train ARGS` in a new session and wait for it.
 
@@ -59,6 +78,7 @@ def launch_cli(
         cwd: working directory.
         env: changes to this process's environment; None removes a variable.
         timeout_s: after it the command and all that it started are killed, by pid.
+        start: starts the process; by default a new interpreter.
 
     Raises:
         CliTimedOut: with the output so far, including the stacks of its ranks.
@@ -73,7 +93,7 @@ def launch_cli(
     # Files, not pipes: an orphan that holds a pipe open would block the reader for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
-        process = _start(args, cwd, environ, out, err)
+        process = (start or spawn_command)(args, cwd, environ, out, err)
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -91,11 +111,10 @@ def launch_cli(
         return CliResult(process.wait(), _text(out), _text(err), time.monotonic() - began)
 
 
-def _start(
-    args: Sequence[str], cwd: str | Path, environ: dict[str, str], out: IO[bytes], err: IO[bytes]
-) -> subprocess.Popen[bytes] | ForkedCommand:
-    if _is_forked(args, environ):
-        return command_server().start(args, str(cwd), environ, out.fileno(), err.fileno())
+def spawn_command(
+    args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+) -> StartedCommand:
+    """Start `dist-train ARGS` by a new interpreter, in a new session."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "dist_train.cli.main", *args],
         cwd=cwd,
@@ -107,24 +126,12 @@ def _start(
     )
 
 
-def _is_forked(args: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the command starts ranks, whose imports a fork of the command server saves, and may be one."""
-    return (
-        bool(args)
-        and args[0] in ("launch", "resume")
-        and "--dry-run" not in args
-        and sys.platform == "linux"
-        and os.environ.get(COLD) != "1"
-        and same_early_variables(environ)
-    )
-
-
-def _processes(process: subprocess.Popen[bytes] | ForkedCommand, identity: str) -> list[psutil.Process]:
+def _processes(process: StartedCommand, identity: str) -> list[psutil.Process]:
     """Everything that it has started, orphans included; may have duplicates."""
     return [*descendants(process.pid), *with_environ({_ID: identity})]
 
 
-def _end_tree(process: subprocess.Popen[bytes] | ForkedCommand, identity: str) -> list[str]:
+def _end_tree(process: StartedCommand, identity: str) -> list[str]:
     """Kill root and descendants until none is left: a parent may start another one meanwhile."""
     ended: list[str] = []
     while True:

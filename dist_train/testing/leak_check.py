@@ -20,7 +20,7 @@ _VOLATILE = frozenset({MARKER, "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR",
 _SERVICES = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-    "testing.command_server",
+    "command_server.py",
     "dist-train test commands",
 )
 _CACHES = frozenset({"__pycache__", ".hypothesis", ".pytest_cache"})

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands.warm_launch import launch_cli
 
 from dist_train import env
 from dist_train.rundir import RunDir
-from dist_train.testing.command import CliResult, launch_cli
+from dist_train.testing import CliResult
 
 PROBE = Path(__file__).with_name("start_method_probe.py")
 METHODS = ("auto", "spawn")
@@ -123,15 +124,15 @@ def test_a_dead_warm_parent_costs_an_import_and_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiprocess
-def test_an_exception_of_a_forked_rank_is_told_as_of_a_spawned_one(tmp_path: Path) -> None:
-    told = {}
+def test_an_exception_of_a_forked_rank_is_reported_as_a_spawned_one_s(tmp_path: Path) -> None:
+    reports = {}
     for method in METHODS:
         folder = tmp_path / method
         result = launch(folder, method, str(PROBE), str(folder), "fail", code=1)
         record = json.loads((folder / "run" / "attempts" / "0" / "error-rank-0.json").read_text())
         lines = [line.replace(str(folder), "") for line in result.stderr.splitlines() if "[rank" in line]
-        told[method] = ({name: record[name] for name in ("text", "exception", "line", "traceback")}, lines)
-    assert told["auto"] == told["spawn"]
+        reports[method] = ({name: record[name] for name in ("text", "exception", "line", "traceback")}, lines)
+    assert reports["auto"] == reports["spawn"]
 
 
 AGENT_KILL = """

@@ -4,7 +4,6 @@ An import of torch takes seconds of CPU, and every rank of every attempt paid it
 from the agent before any thread starts, imports nothing more and runs no operation; each rank is a fork
 of it, reset to what a new process would be, and then the agent's own child.
 
-start_method     StartMethod: forked or spawned, chosen once per agent
 warm_parent      WarmParent: the agent's handle: start it, ask it for ranks
 server           the warm parent's own loop: take requests, fork ranks
 forked_rank      a rank after its fork

@@ -41,14 +41,14 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
         with open(body, "rb") as file:
             file.seek(0)
             starts = [RankStart(**each) for each in json.load(file)]
-        told, tell = os.pipe()
+        answered, tell = os.pipe()
         middle = os.fork()
         if middle == 0:
             _fork_all(starts, go, outputs, tell)
         os.close(tell)
         for descriptor in (go, *outputs):
             os.close(descriptor)
-        with open(told, "rb") as file:
+        with open(answered, "rb") as file:
             pids = file.read()
         # Only after this are the ranks the agent's children.
         os.waitpid(middle, 0)

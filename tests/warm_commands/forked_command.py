@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from dist_train.agent.warm_parent.early_variables import early_variables
-from dist_train.testing.command_server import MESSAGE, THREADS
+from warm_commands.command_server import MESSAGE, THREADS
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _OF_ONE_TEST = ("LEAK_CHECK_TEST", "PYTEST_CURRENT_TEST", "OMP_NUM_THREADS")
@@ -118,8 +119,7 @@ class CommandServer:
                 [
                     sys.executable,
                     "-P",
-                    "-m",
-                    "dist_train.testing.command_server",
+                    str(Path(__file__).with_name("command_server.py")),
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -12,9 +13,12 @@ from dist_train.agent.warm_parent.forked_rank import RankStart
 from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.warm_parent.spawn_reason import is_expected, reason_after_import, reason_before_import
 from dist_train.agent.warm_parent.warm_parent import ForkFailed, WarmParent
+from dist_train.agent.workers import reaper
 from dist_train.agent.workers.rank import UNREAPED, spawn_process
 from dist_train.jobs.frozen_imports import frozen_imports
 
+# What dist_train.entrypoint imports, which runs a config.
+_IMPORTS_OF_CONFIGS = ("dist_train.resilience.session", "dist_train.trainer.run_training")
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +64,8 @@ class StartMethod:
             RankStart([agent, *target], dict(environ), folder)
             for target, environ in zip(targets, environs, strict=True)
         ]
+        # Orphans that came to this process while it forked the last attempt's ranks.
+        reaper.reap(reaper.zombies(), lambda: UNREAPED)
         reason = self._warm.reason_to_spawn(starts)
         if reason is None:
             try:
@@ -95,12 +101,8 @@ def _import_for_ranks(settings: Settings) -> None:
     with frozen_imports():
         import torch._dynamo  # noqa: F401 - every optimizer of torch imports it
 
-        import dist_train.agent.workers.elastic_agent
-        import dist_train.agent.workers.worker_main
-
-        if settings.kind == "config":
-            import dist_train.resilience.session
-            import dist_train.trainer.run_training  # noqa: F401
+        for name in _IMPORTS_OF_CONFIGS if settings.kind == "config" else ():
+            importlib.import_module(name)
 
 
 def _end_pool_of_openblas() -> None:

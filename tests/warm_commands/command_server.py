@@ -1,6 +1,6 @@
 """A process that has imported torch, and forks commands: the import is most of the time of a test.
 
-    python -P -m dist_train.testing.command_server DESCRIPTOR PARENT_PID
+    python -P command_server.py DESCRIPTOR PARENT_PID
 
 The command's agents are forked from it likewise, and their ranks from the agents' warm parents. A command
 that needs other early variables (dist_train/agent/warm_parent/early_variables.py) is started as a user does.
@@ -9,6 +9,7 @@ that needs other early variables (dist_train/agent/warm_parent/early_variables.p
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
@@ -52,9 +54,8 @@ def main(argv: Sequence[str]) -> None:
         args = list(command.args)
     set_title(f"{sys.prefix}/bin/dist-train")
     import dist_train.cli.main
-    import launchers.local
 
-    launchers.local.__dict__["subprocess"] = _ForkedAgents()
+    importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
     sys.argv = [str(dist_train.cli.main.__file__), *args]
     dist_train.cli.main.main()
 
@@ -120,7 +121,7 @@ class _ForkedAgents:
 
     def Popen(self, argv: Sequence[str], **options: Any) -> Any:  # noqa: N802 - the name of subprocess
         """Start a process as subprocess.Popen does, an agent by a fork where that makes no difference."""
-        from dist_train.testing.forked_command import ForkedChild, same_early_variables
+        from warm_commands.forked_command import ForkedChild, same_early_variables
 
         threads = argv[list(argv).index("--threads-per-rank") + 1] if "--threads-per-rank" in argv else ""
         environ = options.get("env") or dict(os.environ)
@@ -161,4 +162,5 @@ def _run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int,
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
     main(sys.argv[1:])
