@@ -21,7 +21,7 @@ METHODS = ("auto", "spawn")
 def launch(folder: Path, method: str, *args: str, code: int = 0, **changes: str) -> CliResult:
     folder.mkdir(exist_ok=True)
     words = ["launch", "--nproc-per-node", "2", "--device", "cpu", "--run-dir", str(folder / "run"), *args]
-    result = launch_cli(words, folder, {env.START_METHOD: method, **changes}, timeout_s=120)
+    result = launch_cli(words, folder, {env.START_METHOD: method, **changes}, timeout_s=240)
     assert result.code == code, result
     return result
 
