@@ -44,6 +44,8 @@ INIT_METHOD = "DIST_TRAIN_INIT_METHOD"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Faults that tests and drills inject; see dist_train/resilience/fault_injection.py.
 INJECT = "DIST_TRAIN_INJECT"
+# Of our own variables those that --env may set.
+SET_BY_USERS = (INJECT, START_METHOD)
 
 TORCHRUN_NAMES = (
     "RANK",
