@@ -34,6 +34,7 @@ POD_NAME = "DIST_TRAIN_POD_NAME"
 POD_NODE = "DIST_TRAIN_POD_NODE"
 SUBMISSION = "DIST_TRAIN_SUBMISSION"  # uid of the object that was submitted: the same for all its pods
 TERMINATION_LOG = "DIST_TRAIN_TERMINATION_LOG"  # for tests; in a pod it is /dev/termination-log
+START_METHOD = "DIST_TRAIN_START_METHOD"  # spawn: ranks are never forked from the warm parent
 # Agent -> worker, besides torchrun's own.
 ATTEMPT = "DIST_TRAIN_ATTEMPT"
 STOP_FILE = "DIST_TRAIN_STOP_FILE"
@@ -44,6 +45,8 @@ INIT_METHOD = "DIST_TRAIN_INIT_METHOD"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Faults that tests and drills inject; see dist_train/resilience/fault_injection.py.
 INJECT = "DIST_TRAIN_INJECT"
+# Of our own variables those that --env may set.
+SET_BY_USERS = (INJECT, START_METHOD)
 
 TORCHRUN_NAMES = (
     "RANK",

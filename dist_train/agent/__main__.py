@@ -11,6 +11,14 @@ for _number in (signal.SIGTERM, signal.SIGUSR2):
 
 import sys  # noqa: E402
 
+from dist_train.agent.workers.interpreter_exit import reserve_exit_function  # noqa: E402
+
+reserve_exit_function()
+
 from dist_train.agent.main import main  # noqa: E402
 
-main(sys.argv[1:])
+_forked = main(sys.argv[1:])
+# An agent does not come here: this is a rank that its warm parent has forked.
+from dist_train.agent.workers import worker_main  # noqa: E402
+
+worker_main.main(_forked.argv)

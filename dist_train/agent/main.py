@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dist_train import env
 from dist_train.agent.command_line import read_settings
@@ -16,10 +17,12 @@ from dist_train.agent.platform.agent_exit import AgentExit
 from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
+from dist_train.agent.warm_parent.forked_rank import RankForked
 from dist_train.agent.workers.cpu_binding import choose_cpus
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_gpus import choose_slices
 from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
+from dist_train.agent.workers.start_method import choose_start_method
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.gpus import visible_gpus
 from dist_train.jobs.parent_death_signal import end_with_parent
@@ -28,14 +31,17 @@ from dist_train.jobs.terminal_writer import TerminalWriter
 logger = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run one agent; does not return."""
+def main(argv: Sequence[str]) -> RankForked:
+    """Run one agent; returns only in a rank that its warm parent has forked."""
     end = AgentExit(int(ExitCode.INTERNAL), "the agent failed")
     platform = platform_of(os.environ.get(env.LAUNCHER, ""))
     settings: Settings | None = None
+    forked: RankForked | None = None
     try:
         settings = read_settings(argv)
         end = _run(settings, platform)
+    except RankForked as rank:
+        forked = rank
     except DistTrainError as error:
         _print(f"error: {error}")
         end = AgentExit.from_error(int(error.exit_code), error, settings)
@@ -53,31 +59,38 @@ def main(argv: Sequence[str]) -> None:
 
         traceback.print_exc()
     finally:
-        platform.report_exit(end, settings, os.environ)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except OSError:
-                pass  # the terminal is gone; the exit code still counts
-        # torch's store threads must not delay the exit.
-        os._exit(end.exit_code)
+        if forked is None:
+            _leave(end, platform, settings)
+    return forked
+
+
+def _leave(end: AgentExit, platform: Platform, settings: Settings | None) -> NoReturn:
+    platform.report_exit(end, settings, os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass  # the terminal is gone; the exit code still counts
+    # torch's store threads must not delay the exit.
+    os._exit(end.exit_code)
 
 
 def _run(settings: Settings, platform: Platform) -> AgentExit:
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid, signal.SIGTERM)
     join_by = time.monotonic() + settings.join_s
+    set_title(f"dist-train agent node={settings.node} run={settings.run.path}")
+    start_method = choose_start_method(settings, os.environ)  # before any thread starts
     output = RankOutput(settings.host, settings.show_ranks)
     try:
         platform.prepare(settings, join_by, output.note)
         _log_to_file(settings)
-        set_title(f"dist-train agent node={settings.node} run={settings.run.path}")
         earlier = platform.earlier_exit(settings)
         if earlier is not None:
             output.note(earlier.why)
             return earlier
         settings = _place_ranks(settings, platform, output)
-        return Node(settings, platform, output, join_by).run()
+        return Node(settings, platform, output, join_by, start_method).run()
     finally:
         if left := output.close():
             logger.warning("%d lines of output were not shown: the terminal's reader had stopped", left)

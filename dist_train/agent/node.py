@@ -22,6 +22,7 @@ from dist_train.agent.records.run_dir_nonce import read_nonce
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.graceful_stop import GracefulStop, wait_for_signals
 from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.start_method import StartMethod
 from dist_train.errors import ConfigError, DistTrainError, ExitCode, Preempted
 from dist_train.jobs.frozen_imports import frozen_imports
 from dist_train.rundir.attempt_lines import begin_line, restart_line
@@ -48,12 +49,20 @@ class Node:
         join_by: time.monotonic() at which an agent that was started in another's place gives up.
     """
 
-    def __init__(self, settings: Settings, platform: Platform, output: RankOutput, join_by: float) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        platform: Platform,
+        output: RankOutput,
+        join_by: float,
+        start_method: StartMethod,
+    ) -> None:
         self._settings = settings
         self._platform = platform
         self._join_by = join_by
         self._attempt: int | None = None
         self._output = output
+        self._start_method = start_method
         self._graceful_stop = GracefulStop(
             settings.grace_s,
             reads_the_flag=settings.kind == "config",
@@ -98,7 +107,9 @@ class Node:
                 rendezvous = NodeRendezvous(
                     client, settings.run_id, settings.node, settings.nodes, self._join, begin
                 )
-                agent = NodeAgent(settings, client, self._output, self._graceful_stop, rendezvous)
+                agent = NodeAgent(
+                    settings, client, self._output, self._graceful_stop, rendezvous, self._start_method
+                )
                 try:
                     run_agent(agent, self._is_over)
                 except AttemptOver:

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import psutil
 
@@ -44,11 +44,32 @@ class CliTimedOut(TimeoutError):
         self.partial = partial
 
 
+class StartedCommand(Protocol):
+    """What is needed of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+StartCommand = Callable[[Sequence[str], str | Path, Mapping[str, str], IO[bytes], IO[bytes]], StartedCommand]
+
+
 def launch_cli(
     args: Sequence[str],
     cwd: str | Path,
     env: Mapping[str, str | None] | None = None,
     timeout_s: float = 60.0,
+    start: StartCommand | None = None,
 ) -> CliResult:
     """Run `dist-train ARGS` in a new session and wait for it.
 
@@ -57,6 +78,7 @@ def launch_cli(
         cwd: working directory.
         env: changes to this process's environment; None removes a variable.
         timeout_s: after it the command and all that it started are killed, by pid.
+        start: starts the process; by default a new interpreter.
 
     Raises:
         CliTimedOut: with the output so far, including the stacks of its ranks.
@@ -71,15 +93,7 @@ def launch_cli(
     # Files, not pipes: an orphan that holds a pipe open would block the reader for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dist_train.cli.main", *args],
-            cwd=cwd,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
+        process = (start or spawn_command)(args, cwd, environ, out, err)
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -94,15 +108,30 @@ def launch_cli(
             process.wait()
             sys.stderr.write(_text(err))
             raise
-        return CliResult(process.returncode, _text(out), _text(err), time.monotonic() - began)
+        return CliResult(process.wait(), _text(out), _text(err), time.monotonic() - began)
 
 
-def _processes(process: subprocess.Popen[bytes], identity: str) -> list[psutil.Process]:
+def spawn_command(
+    args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+) -> StartedCommand:
+    """Start `dist-train ARGS` by a new interpreter, in a new session."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "dist_train.cli.main", *args],
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+
+
+def _processes(process: StartedCommand, identity: str) -> list[psutil.Process]:
     """Everything that it has started, orphans included; may have duplicates."""
     return [*descendants(process.pid), *with_environ({_ID: identity})]
 
 
-def _end_tree(process: subprocess.Popen[bytes], identity: str) -> list[str]:
+def _end_tree(process: StartedCommand, identity: str) -> list[str]:
     """Kill root and descendants until none is left: a parent may start another one meanwhile."""
     ended: list[str] = []
     while True:

@@ -17,7 +17,12 @@ from dist_train.testing.process_tree import descendants, describe, end, with_env
 MARKER = "LEAK_CHECK_TEST"
 # Changed by pytest, and by torch at the first import of its compiler.
 _VOLATILE = frozenset({MARKER, "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
-_SERVICES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_SERVICES = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "command_server.py",
+    "dist-train test commands",
+)
 _CACHES = frozenset({"__pycache__", ".hypothesis", ".pytest_cache"})
 # Time for processes and threads that are ending when a test ends.
 GRACE_S = 5.0

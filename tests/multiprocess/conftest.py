@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from installed_wheel import installed as installed  # fixtures of more than one file
 from installed_wheel import wheel as wheel
+from warm_commands.warm_launch import launch_cli
 
 from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
 from dist_train.rundir.result import Result, read_result
-from dist_train.testing import CliResult, launch_cli
+from dist_train.testing import CliResult
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

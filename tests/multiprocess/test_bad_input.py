@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from conftest import WORKLOADS, nothing_left
+from warm_commands.warm_launch import launch_cli
 
 from dist_train import env
 from dist_train.rundir import RunDir
-from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 GOOD = str(WORKLOADS / "digits.yaml")

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from conftest import Finished, begin, nothing_left, start, wait_for
 from safetensors.torch import load_file
+from warm_commands.warm_launch import launch_cli
 
 from dist_train.checkpoint.format.hashing import weights_hash
 from dist_train.datasets.digits import Digits
 from dist_train.datasets.idx import FASHION_MNIST
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
-from dist_train.testing import launch_cli
 from dist_train.testing.plugin import require
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.proof]

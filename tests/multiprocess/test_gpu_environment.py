@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from dist_train.testing import launch_cli
+from warm_commands.warm_launch import launch_cli
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.proof]
 

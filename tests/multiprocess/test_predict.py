@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from warm_commands.warm_launch import launch_cli
 
 import dist_train as dt
 from dist_train.checkpoint.format.tensor_file import TensorFile
@@ -21,7 +22,6 @@ from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.config import dump_config, load_config
 from dist_train.datasets.digits import Digits
 from dist_train.models.convnet import ConvNet
-from dist_train.testing import launch_cli
 from dist_train.testing.process_tree import descendants, is_alive
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import WORKLOADS, Finished, begin, nothing_left, start, wait_for_step
+from warm_commands.warm_launch import launch_cli
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.records import read_json
-from dist_train.testing import launch_cli
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300), pytest.mark.xdist_group("same_bits")]
 SHAPES = {"W=3": (1, 3), "2x2": (2, 2)}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from conftest import WORKLOADS, Finished, begin, nothing_left, start, wait_for, wait_for_step
+from warm_commands.warm_launch import launch_cli
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
-from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 SHAPE = ("--nodes", 2, "--gpus-per-node", 1)

@@ -11,5 +11,4 @@ pod_run_dir          agent 0 creates the run directory, the other pods wait for 
 pod_lease            the run's lease between pods with the same host name and pid
 pod_submissions      which submitted object a pod belongs to, and whether that has ended
 termination_message  the record of the end that Kubernetes shows of a container
-reaper               reap orphans as process 1 of a container
 """

@@ -11,7 +11,7 @@ from dist_train.agent import timeouts
 from dist_train.agent.coordination import address
 from dist_train.agent.coordination.address import Address
 from dist_train.agent.coordination.messages import Verdict
-from dist_train.agent.platform import pod_submissions, reaper
+from dist_train.agent.platform import pod_submissions
 from dist_train.agent.platform.agent_exit import AgentExit
 from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.platform.manual_submission import write_job_record
@@ -20,6 +20,7 @@ from dist_train.agent.platform.pod_run_dir import prepare_run_dir
 from dist_train.agent.platform.termination_message import preemption_reason, write_termination_message
 from dist_train.agent.records.lease import Lease
 from dist_train.agent.settings import Settings
+from dist_train.agent.workers import reaper
 from dist_train.agent.workers.rank import UNREAPED
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import Failure

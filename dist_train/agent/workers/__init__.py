@@ -2,6 +2,7 @@
 
 elastic_agent       NodeAgent: torch's LocalElasticAgent with our start, stop and exit barrier
 rank                Rank: one rank as a process, its start and its signals
+start_method        StartMethod: ranks are forked from the warm parent, or spawned
 processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
@@ -16,5 +17,6 @@ graceful_stop       GracefulStop: save and stop within the grace period
 interpreter_exit    a rank's way out: what is flushed, kept and marked for its agent
 exit_descriptor     a descriptor that becomes readable when a rank ends
 exit_watchdog       ExitWatchdog: end ranks that hang on their way out
+reaper              reap orphans as process 1 of a container
 process_title       what `ps` shows
 """

@@ -46,9 +46,10 @@ from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
 from dist_train.agent.workers.memory_watch import MemoryWatch
 from dist_train.agent.workers.processes import Workers
-from dist_train.agent.workers.rank import Rank, start_rank
+from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.start_method import StartMethod
 from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 from dist_train.errors import ExitCode
 from dist_train.jobs.orphans import end_processes
@@ -68,6 +69,7 @@ class NodeAgent(LocalElasticAgent):
         output: RankOutput,
         graceful_stop: GracefulStop,
         rendezvous: NodeRendezvous,
+        start_method: StartMethod,
     ) -> None:
         # Ranks are assigned from node rank and count: no round trips through a store.
         os.environ[WORKER_IDENTICAL] = "1"
@@ -86,6 +88,7 @@ class NodeAgent(LocalElasticAgent):
         self._client = client
         self._output = output
         self._graceful_stop = graceful_stop
+        self._start_method = start_method
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
         self._attempt = Start(0, "", 0, [])
@@ -105,8 +108,18 @@ class NodeAgent(LocalElasticAgent):
         stop_file = StopFile.create(stop_file_path, settings.procs)
         logs = settings.run.attempt_logs(self._attempt.attempt)
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        environs = [self._environ(worker_group, worker, stop_file_path) for worker in worker_group.workers]
+        targets = [settings.target_of(worker.local_rank) for worker in worker_group.workers]
+        processes = self._start_method.start(targets, environs, self._output.note)
         ranks = [
-            self._start_rank(worker_group, worker, logs, stop_file_path) for worker in worker_group.workers
+            Rank(
+                worker.global_rank,
+                worker.local_rank,
+                process,
+                self._error_file(worker),
+                RankLog(logs, worker.global_rank, settings.log_limit_bytes, self._output),
+            )
+            for worker, process in zip(worker_group.workers, processes, strict=True)
         ]
 
         def exit_mark(rank: Rank) -> ExitMark:
@@ -117,24 +130,24 @@ class NodeAgent(LocalElasticAgent):
         self._graceful_stop.watch(stop_file, self._workers)
         return {rank.local_rank: rank.process.pid for rank in ranks}
 
-    def _start_rank(self, group: WorkerGroup, worker: Worker, logs: Path, stop_file: Path) -> Rank:
-        settings, attempt, rank = self._settings, self._attempt.attempt, worker.global_rank
-        error_file = settings.run.attempts / str(attempt) / f"error-rank-{rank}.json"
+    def _environ(self, group: WorkerGroup, worker: Worker, stop_file: Path) -> dict[str, str]:
         environ = worker_environment(
-            settings,
+            self._settings,
             os.environ,
-            attempt,
-            rank,
+            self._attempt.attempt,
+            worker.global_rank,
             worker.local_rank,
             str(group.master_addr),
             int(group.master_port or 0),
         )
-        environ |= {env.STOP_FILE: str(stop_file), env.ERROR_FILE: str(error_file)}
+        environ |= {env.STOP_FILE: str(stop_file), env.ERROR_FILE: str(self._error_file(worker))}
         # Always set: the agent's own may be that of a rank in which this job was launched.
         environ[env.STEP_SIGNALS] = str(int(self._graceful_stop.step_signals))
-        target = settings.target_of(worker.local_rank)
-        log = RankLog(logs, rank, settings.log_limit_bytes, self._output)
-        return start_rank(rank, worker.local_rank, target, environ, error_file, log)
+        return environ
+
+    def _error_file(self, worker: Worker) -> Path:
+        folder = self._settings.run.attempts / str(self._attempt.attempt)
+        return folder / f"error-rank-{worker.global_rank}.json"
 
     def _rank_ended(self, rank: Rank) -> None:
         """Report to node 0 at once; called by the thread that watches the ranks."""
@@ -211,7 +224,8 @@ class NodeAgent(LocalElasticAgent):
 
     def _end_orphans(self) -> None:
         """End the processes that ranks had started and left behind on this node."""
-        ended = end_processes(self._settings.run_id, self._settings.node)
+        spared = self._start_method.processes
+        ended = end_processes(self._settings.run_id, self._settings.node, spared)
         if ended:
             logger.info("ended processes that ranks had left behind: %s", ended)
 

@@ -19,7 +19,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,23 @@ from dist_train import env
 from dist_train.rundir.stop_file import StopFile
 
 _HEARTBEAT_S = 1.0
+
+
+# What runs after all other exit functions.
+_at_the_end: list[Callable[[], None]] = []
+_reserved: list[bool] = []
+
+
+def reserve_exit_function() -> None:
+    """Register now what is to run last; a process that may fork ranks does so before it imports."""
+    if not _reserved:
+        _reserved.append(True)
+        atexit.register(_run_last)
+
+
+def _run_last() -> None:
+    for function in _at_the_end:
+        function()
 
 
 class InterpreterExit:
@@ -49,7 +66,8 @@ class InterpreterExit:
         path = environ.get(env.STOP_FILE)
         stop_file = StopFile.open(Path(path)) if path else None
         found = cls(stop_file, int(environ.get("LOCAL_RANK", "0")))
-        atexit.register(found._before_finalization)
+        _at_the_end.append(found._before_finalization)
+        reserve_exit_function()
         if stop_file is not None:
             # Not by `threading`: scripts count and list their threads.
             _thread.start_new_thread(found._beat, ())

@@ -14,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.workers.rank_log import RankLog
 
 _TAIL_LINES = 15
+WORKER_MAIN = "dist_train.agent.workers.worker_main"
 # Pids of ranks that have not been reaped. Of the whole process, as children are: a reaper of orphans (in
 # process 1 of a container) must leave these alone, from the fork on.
 UNREAPED: set[int] = set()
@@ -28,7 +30,7 @@ class Rank:
 
     rank: int
     local_rank: int
-    process: subprocess.Popen[bytes]
+    process: RankProcess
     error_file: Path
     log: RankLog
     started_at: float = field(default_factory=time.monotonic)
@@ -70,18 +72,14 @@ def start_rank(
     error_file: Path,
     log: RankLog,
 ) -> Rank:
-    """Start one rank; call it from the main thread (PR_SET_PDEATHSIG)."""
-    argv = [
-        sys.executable,
-        "-u",
-        "-P",
-        "-m",
-        "dist_train.agent.workers.worker_main",
-        str(os.getpid()),
-        *target,
-    ]
+    """Spawn one rank; call it from the main thread (PR_SET_PDEATHSIG)."""
+    return Rank(rank, local_rank, spawn_process(target, environ), error_file, log)
+
+
+def spawn_process(target: Sequence[str], environ: Mapping[str, str]) -> RankProcess:
+    """Start the process of one rank as a new interpreter; call it from the main thread."""
     process = subprocess.Popen(
-        argv,
+        [sys.executable, "-u", "-P", "-m", WORKER_MAIN, str(os.getpid()), *target],
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -90,4 +88,4 @@ def start_rank(
         bufsize=0,
     )
     UNREAPED.add(process.pid)
-    return Rank(rank, local_rank, process, error_file, log)
+    return process

@@ -74,7 +74,7 @@ def _env_variable(word: str) -> tuple[str, str]:
 
 
 def _refuse_own_variable(where: str, name: str) -> None:
-    if name.startswith("DIST_TRAIN_") and name != env.INJECT:
+    if name.startswith("DIST_TRAIN_") and name not in env.SET_BY_USERS:
         raise UsageError(f"{where} {name}: variables DIST_TRAIN_* are dist-train's own")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dist_train.agent.platform.reaper import reap, zombies
+from dist_train.agent.workers.reaper import reap, zombies
 
 
 def ended_child(new_session: bool = True) -> subprocess.Popen[bytes]:

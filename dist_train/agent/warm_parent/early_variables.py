@@ -1,0 +1,57 @@
+"""Variables of the environment that have done their work before a forked rank exists.
+
+Read by the interpreter or the dynamic linker at the start of the process, or by torch and its libraries while
+they are imported: set later they have no effect, so that a rank which needs another value is spawned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES")
+# Found by tracing getenv during `import torch` (2.13, CPU build).
+_AT_IMPORT = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "GOTO_",
+    "MKLDNN_",
+    "ONEDNN_",
+    "DNNL_",
+    "ATEN_",
+    "NPY_",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_SHOW_CPP_STACKTRACES",
+    "TORCH_LOGS",
+    "TORCH_TRACE",
+    "TORCH_COMPILE_",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "PYTORCH_JIT",
+    "SYMPY_",
+)
+_NAMED = re.compile(f"""["']((?:{"|".join(_AT_IMPORT)})\\w*)["']""")
+
+
+def early_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return those of an environment that a forked rank cannot change."""
+    return {name: value for name, value in environ.items() if name.startswith(_AT_START + _AT_IMPORT)}
+
+
+def first_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+    """Return the first variable that differs in the two, among those that are read early."""
+    mine, other = early_variables(ours), early_variables(theirs)
+    return min(
+        (name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name)), default=None
+    )
+
+
+def named_in(text: str) -> str | None:
+    """Return the first variable read while torch is imported that a program's text names as a string."""
+    found = _NAMED.search(text)
+    return found.group(1) if found else None

@@ -1,0 +1,81 @@
+"""Turn a fork into what a newly started interpreter would be.
+
+Kept from its parent are the imported modules, the early variables (early_variables) and the interpreter's
+seed of hashes, which all ranks of an attempt then share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from dist_train import env
+from dist_train.agent.warm_parent.process_environ import show_environ
+
+_SHOWN_FIRST = ("DIST_TRAIN_", "TORCHELASTIC_", *env.TORCHRUN_NAMES)
+_OUT_OF_THE_WAY = 256  # descriptors from here on are not targets
+
+
+def reset_process(environ: Mapping[str, str], folder: str, descriptors: Mapping[int, int]) -> None:
+    """Give this fork its environment, working directory, streams, seeds and descriptors, and no others.
+
+    Args:
+        folder: the working directory.
+        descriptors: number -> the open descriptor that it is to be; stdin is the null device unless given.
+    """
+    _set_descriptors(descriptors)
+    os.environ.clear()
+    os.environ.update(environ)
+    show_environ(environ, _SHOWN_FIRST)
+    os.chdir(folder)
+    _open_streams()
+    _draw_new_seeds()
+    tempfile.tempdir = None  # TMPDIR may have been read
+    multiprocessing.current_process().authkey = os.urandom(32)
+
+
+def _set_descriptors(descriptors: Mapping[int, int]) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    wanted = {0: null, **descriptors}
+    copies = {
+        target: fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for target, given in wanted.items()
+    }
+    os.closerange(3, _OUT_OF_THE_WAY)
+    for target, copy in copies.items():
+        os.dup2(copy, target)
+    os.closerange(_OUT_OF_THE_WAY, os.sysconf("SC_OPEN_MAX"))
+
+
+def _open_streams() -> None:
+    """Make standard streams for the new descriptors, as `python -u` does (create_stdio, pylifecycle.c)."""
+    for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = _stream(descriptor, f"<{name}>", mode, getattr(sys, name))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _stream(descriptor: int, name: str, mode: str, before: Any) -> Any:
+    binary: Any = open(descriptor, f"{mode}b", buffering=-1 if mode == "r" else 0, closefd=False)  # noqa: SIM115
+    (binary.raw if mode == "r" else binary).name = name
+    text: Any = io.TextIOWrapper(
+        binary, encoding=before.encoding, errors=before.errors, newline="\n", write_through=True
+    )
+    text.mode = mode
+    return text
+
+
+def _draw_new_seeds() -> None:
+    """Give the global generators the fresh seeds that they have in a new process."""
+    random.seed()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed()
+    if torch is not None:
+        torch.default_generator.seed()

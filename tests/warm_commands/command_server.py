@@ -1,0 +1,166 @@
+"""A process that has imported torch, and forks commands: the import is most of the time of a test.
+
+    python -P command_server.py DESCRIPTOR PARENT_PID
+
+The command's agents are forked from it likewise, and their ranks from the agents' warm parents. A command
+that needs other early variables (dist_train/agent/warm_parent/early_variables.py) is started as a user does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import logging
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dist_train.agent.workers.interpreter_exit import reserve_exit_function
+
+MESSAGE = b"command"
+AGENT = ["-P", "-m", "dist_train.agent"]
+THREADS = "1"  # per rank; read while torch is imported
+
+
+class CommandForked(BaseException):
+    """Raised in a command after its fork: it leaves the server's frames.
+
+    Its arguments are those after `dist-train`.
+    """
+
+
+def main(argv: Sequence[str]) -> None:
+    """Serve until the other end is closed, and the parent lives; in a fork run its command."""
+    reserve_exit_function()
+    from dist_train.agent.workers.process_title import set_title
+    from dist_train.jobs.parent_death_signal import end_with_parent
+
+    end_with_parent(int(argv[1]), signal.SIGKILL)
+    os.environ["OMP_NUM_THREADS"] = THREADS
+    set_title("dist-train test commands")
+    _import_all()
+    try:
+        _serve(socket.socket(fileno=int(argv[0])))
+    except CommandForked as command:
+        args = list(command.args)
+    set_title(f"{sys.prefix}/bin/dist-train")
+    import dist_train.cli.main
+
+    importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
+    sys.argv = [str(dist_train.cli.main.__file__), *args]
+    dist_train.cli.main.main()
+
+
+def _import_all() -> None:
+    from dist_train.jobs.frozen_imports import frozen_imports
+
+    with frozen_imports():
+        import torch._dynamo  # noqa: F401
+
+        import launchers.local  # noqa: F401
+    pid = os.fork()  # OpenBLAS ends its threads at a fork
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _serve(connection: socket.socket) -> None:
+    while True:
+        message, received, _, _ = socket.recv_fds(connection, len(MESSAGE), 16)
+        with suppress(ChildProcessError):  # holders of commands that have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if message != MESSAGE:
+            os._exit(0)
+        body, out, err, status, held = received
+        with open(body, "rb") as file:
+            file.seek(0)
+            request = json.load(file)
+        if os.fork() == 0:
+            connection.close()
+            _hold(request, out, err, status, held)
+        for descriptor in (out, err, status, held):
+            os.close(descriptor)
+
+
+def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int) -> None:
+    """Fork the command, say its pid, its exit status, and reap it when nobody asks for it any more."""
+    from dist_train.agent.warm_parent.process_reset import reset_process
+
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        reset_process(request["environ"], request["folder"], {1: out, 2: err})
+        raise CommandForked(*request["args"])
+    os.close(out)
+    os.close(err)
+    os.write(status, b"%d\n" % pid)
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert found is not None
+    code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    os.write(status, b"%d\n" % code)
+    os.read(held, 1)
+    os.waitpid(pid, 0)
+    os._exit(0)
+
+
+class _ForkedAgents:
+    """The module `subprocess` as launchers.local sees it: agents are forks of this process."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, argv: Sequence[str], **options: Any) -> Any:  # noqa: N802 - the name of subprocess
+        """Start a process as subprocess.Popen does, an agent by a fork where that makes no difference."""
+        from warm_commands.forked_command import ForkedChild, same_early_variables
+
+        threads = argv[list(argv).index("--threads-per-rank") + 1] if "--threads-per-rank" in argv else ""
+        environ = options.get("env") or dict(os.environ)
+        if list(argv[1:4]) != AGENT or threads != THREADS or not same_early_variables(environ):
+            return subprocess.Popen(argv, **options)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _run_agent(argv, environ, tuple(options.get("pass_fds", ())))
+        return ForkedChild(pid)
+
+
+def _run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, ...]) -> NoReturn:
+    from dist_train.agent.warm_parent.process_reset import reset_process
+
+    code = 1
+    try:
+        os.setsid()
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in ("", "dist_train"):
+            logging.getLogger(name).handlers.clear()
+        reset_process(environ, os.getcwd(), {1: 1, 2: 2, **{each: each for each in kept}})
+        sys.argv = ["dist_train.agent", *argv[4:]]
+        # Returns in ranks only: an agent ends by os._exit.
+        runpy.run_module("dist_train.agent", run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    # The interpreter's own end from here: the frames below are the command's, which must not end twice.
+    ctypes.pythonapi.Py_Exit(code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    main(sys.argv[1:])

@@ -1,0 +1,166 @@
+"""Commands that are forked from a command server, with the interface of subprocess.Popen that tests need."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from dist_train.agent.warm_parent.early_variables import early_variables
+from warm_commands.command_server import MESSAGE, THREADS
+
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+_OF_ONE_TEST = ("LEAK_CHECK_TEST", "PYTEST_CURRENT_TEST", "OMP_NUM_THREADS")
+_ANSWER_S = 60.0  # the server imports torch first
+
+
+def same_early_variables(environ: Mapping[str, str], ours: Mapping[str, str] | None = None) -> bool:
+    """Whether a fork of this process may have this environment."""
+    mine, theirs = early_variables(os.environ if ours is None else ours), early_variables(environ)
+    return {**mine, _THREADS_VARIABLE: THREADS} == {_THREADS_VARIABLE: THREADS, **theirs}
+
+
+class ForkedChild:
+    """A forked child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+        if self.returncode is None:
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Signal it if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkedCommand:
+    """A command of the server; a child of another process, which holds its status."""
+
+    def __init__(self, status: int, held: int) -> None:
+        self._status: IO[bytes] = os.fdopen(status, "rb", buffering=0)
+        self._held = held
+        self.returncode: int | None = None
+        if not select.select([self._status], [], [], _ANSWER_S)[0]:
+            raise TimeoutError("the command server does not answer")
+        line = self._status.readline()
+        if not line:
+            raise ConnectionError("the command server has ended")
+        self.pid = int(line)
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+        return self._read(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises TimeoutExpired."""
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("dist-train", timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        """Send SIGKILL if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _read(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+            self.returncode = int(self._status.readline() or b"-9")
+            self._status.close()
+            os.close(self._held)
+        return self.returncode
+
+
+def _server_environ() -> dict[str, str]:
+    """This process's environment, with room for more: forks show theirs in the memory of the server's."""
+    own = {name: value for name, value in os.environ.items() if name not in _OF_ONE_TEST}
+    return {**own, "DIST_TRAIN_TESTING_ROOM": "x" * 8192}
+
+
+class CommandServer:
+    """The client of one server process."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.environ = dict(os.environ)
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    str(Path(__file__).with_name("command_server.py")),
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                pass_fds=(theirs.fileno(),),
+                env=_server_environ(),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._connection = ours
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def start(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `dist-train ARGS`, with these descriptors as its output."""
+        request = {"args": list(args), "environ": dict(environ), "folder": folder}
+        body = os.memfd_create("command", os.MFD_CLOEXEC)
+        status_read, status_write = os.pipe()
+        held_read, held_write = os.pipe()
+        with open(body, "wb", closefd=False) as file:
+            file.write(json.dumps(request).encode())
+        socket.send_fds(self._connection, [MESSAGE], [body, out, err, status_write, held_read])
+        for descriptor in (body, status_write, held_read):
+            os.close(descriptor)
+        return ForkedCommand(status_read, held_write)
+
+    def close(self) -> None:
+        """End the server; commands that run go on."""
+        self._connection.close()
+        self._process.wait()
+
+
+_servers: list[CommandServer] = []
+
+
+def command_server() -> CommandServer:
+    """Return the server of this process; the first call starts it."""
+    if not _servers or _servers[0]._process.poll() is not None:
+        _servers[:] = [CommandServer()]
+    return _servers[0]
