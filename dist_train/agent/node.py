@@ -179,11 +179,7 @@ class Node:
 
     def _is_over(self) -> bool:
         client = self._client
-        return (
-            client is None
-            or client.lost is not None
-            or (client.verdict is not None and client.verdict.action == "exit")
-        )
+        return client is None or client.lost is not None or client.is_over
 
     def _awaits_next_node_zero(self, client: CoordinatorClient) -> bool:
         """Whether to wait for a new node 0: this one was an earlier start's, or stopped before an attempt."""
@@ -193,7 +189,7 @@ class Node:
         return waits and gone and self._attempt is None and self._stop_reason is None
 
     def _leave(self, client: CoordinatorClient) -> AgentExit:
-        verdict = client.verdict
+        verdict = client.verdict if client.is_over else None  # after a restart's, node 0 has gone
         if verdict is None:
             logger.info("no verdict: %s", client.lost)
             self._output.note(f"node {self._settings.node} leaves: {client.lost}")

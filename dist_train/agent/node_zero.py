@@ -112,6 +112,8 @@ class NodeZero:
 
     def _end_with_error(self, error: BaseException) -> list[Send]:
         """End the run on all nodes with the reason why node 0 cannot go on (a full disk, changed code)."""
+        if self._coordinator.phase == "over":
+            return []
         known = error if isinstance(error, DistTrainError) else None
         code = known.exit_code if known else ExitCode.INTERNAL
         why = str(known) if known else f"node 0 failed: {error!r}"

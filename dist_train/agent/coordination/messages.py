@@ -16,6 +16,7 @@ class Join:
         machine: the kernel's host name.
         loopback: the loopback address that the machine's own name resolves to there, if it does.
         scheduler: the scheduler's variables about the node.
+        reached: the address at which the node has reached node 0.
     """
 
     node: int
@@ -27,15 +28,21 @@ class Join:
     machine: str = ""
     loopback: str = ""
     scheduler: dict[str, str] = field(default_factory=dict)
+    reached: str = ""
 
 
 @dataclass(frozen=True)
 class RankExited:
-    """A rank ended by itself with 0 (or 75): the others should end soon."""
+    """A rank ended by itself with 0 (or 75): the others should end soon.
+
+    Attributes:
+        attempt: to which the report belongs; here as in the next three. Node 0 ignores that of another.
+    """
 
     node: int
     rank: int
     code: int
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class NodeFailed:
 
     node: int
     failures: list[dict[str, Any]]
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class NodeStopped:
 
     node: int
     failures: list[dict[str, Any]]
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class NodeDone:
 
     node: int
     codes: dict[str, int]
+    attempt: int
 
 
 @dataclass(frozen=True)
