@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -138,7 +139,7 @@ class SimulatedNode:
         """A rank of this node fails, if there is one at work."""
         if self.alive and self.state == "working":
             self.state = "settling"
-            record = failure.to_record()
+            record = _record(failure)
             self.send(NodeFailed(self.node, [record], self.attempt))
             self.settle([record])
 
@@ -181,6 +182,7 @@ class SimulatedRun:
         self.stop_reasons: list[str] = []
         self.verdict_at: float | None = None
         self.starts: list[int] = []
+        self.attempt: int | None = None
         self.agents = [SimulatedNode(self, node, next(self._pids)) for node in range(nodes)]
         self.former: list[SimulatedNode] = []
         self.known_lost: set[int] = set()  # as the coordinator has been told
@@ -197,8 +199,10 @@ class SimulatedRun:
         for verdict in {id(each): each for _, each in sends if isinstance(each, Verdict)}.values():
             if verdict.action == "restart":
                 self.facts = Facts(lost=set(self.facts.lost))
+                self.attempt = None
         starts = {message.attempt for _, message in sends if isinstance(message, Start)}
         self.starts += sorted(starts)
+        self.attempt = max(starts, default=self.attempt)
         for node, message in sends:
             agent = self.agents[node]
             known = node in self.known_lost and not self.replaces_nodes
@@ -218,11 +222,11 @@ class SimulatedRun:
             case StopAsked():
                 if not (self.replaces_nodes and not running and node != 0):
                     self.stop_reasons.append(message.reason)
-            case NodeFailed() | NodeStopped() if running and message.attempt == self.recorder.attempts - 1:
+            case NodeFailed() | NodeStopped() if running and message.attempt == self.attempt:
                 self.facts.failed += [Failure.from_record(dict(each)) for each in message.failures]
-            case RankExited() if running and message.attempt == self.recorder.attempts - 1:
+            case RankExited() if running and message.attempt == self.attempt:
                 self.facts.left_early = self.facts.left_early or not self.facts.failed
-            case NodeDone() if running and message.attempt == self.recorder.attempts - 1:
+            case NodeDone() if running and message.attempt == self.attempt:
                 if set(message.codes.values()) == {0}:
                     self.facts.done.add(node)
 
@@ -303,6 +307,7 @@ class SimulatedRun:
         return [agent for agent in self.agents if agent.alive and agent.connected]
 
 
+@functools.cache
 def rank_failure(node: int, kind: str) -> Failure:
     """The report of a rank that failed: `signal`, `exception` or `victim`."""
     code = {"signal": 137, "exception": 3, "victim": 1}[kind]
@@ -316,3 +321,8 @@ def rank_failure(node: int, kind: str) -> Failure:
         signal=number,
         message=kind,
     )
+
+
+@functools.cache
+def _record(failure: Failure) -> dict[str, object]:
+    return failure.to_record()

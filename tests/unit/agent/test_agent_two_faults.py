@@ -294,7 +294,7 @@ def _wrong_end(run: SimulatedRun) -> str:
 
 def places(nodes: int) -> list[tuple[int, int]]:
     """On which node the first and the second fault are."""
-    return {1: [(0, 0)], 2: [(0, 1), (1, 0), (1, 1)], 3: [(0, 1), (2, 1), (1, 1)]}[nodes]
+    return {1: [(0, 0)], 2: [(0, 1), (1, 0), (1, 1)], 3: [(0, 1), (2, 1)]}[nodes]
 
 
 def pairs(nodes: int) -> Iterator[Steps]:
