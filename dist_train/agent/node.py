@@ -62,6 +62,7 @@ class Node:
         self._stop_reason: str | None = None
         self._identity = Identity(settings.run_id, _run_key(settings))
         self._client: CoordinatorClient | None = None
+        self._reached = ""  # the numeric address at which node 0 was reached
         self._node_zero: NodeZero | None = None
         self._earlier_exit: AgentExit | None = None
         self._check_submission_at = 0.0
@@ -87,7 +88,7 @@ class Node:
 
             def begin(start: Start) -> None:
                 self._attempt = start.attempt
-                agent.begin(start)
+                agent.begin(start, self._identity.mac("store", start.attempt))
                 self._note_attempt(start.attempt, agent.last_verdict)
 
             while True:
@@ -146,6 +147,7 @@ class Node:
             if platform.replaces_nodes and self._stop_reason is not None:
                 raise Preempted(f"node {settings.node} was stopped before it had reached node 0") from None
             raise
+        self._reached = str(connection.getpeername()[0])
         self._client = CoordinatorClient(connection, reader, self._on_stop_from_node_0, self._on_waiting)
         if self._stop_reason is not None:
             self._client.send(StopAsked(settings.node, self._stop_reason))
@@ -171,6 +173,7 @@ class Node:
             socket.gethostname(),
             "" if self._interface_is_set() else own_loopback(),
             self._platform.scheduler_facts(os.environ),
+            self._reached,
         )
 
     def _interface_is_set(self) -> bool:

@@ -78,6 +78,8 @@ class Coordinator:
     """Decides when an attempt starts and how it ended.
 
     Args:
+        open_store: called with the addresses at which the other nodes have reached node 0; opens the ranks'
+            store and returns its host and port.
         replaces_nodes: the cluster starts another agent in the place of one that has gone, so that one that
             leaves while the others gather is waited for, and ends nothing.
     """
@@ -87,7 +89,7 @@ class Coordinator:
         nodes: int,
         nonce: str,
         recorder: Recorder,
-        open_store: Callable[[], tuple[str, int]],
+        open_store: Callable[[frozenset[str]], tuple[str, int]],
         clock: Callable[[], float],
         timing: Timing | None = None,
         replaces_nodes: bool = False,
@@ -213,7 +215,8 @@ class Coordinator:
         hosts = [join.host for join in joins]
         nodes = [{"host": join.host, "machine": join.machine, **join.scheduler} for join in joins]
         number = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
-        address, port = self._open_store()
+        reached = frozenset(join.reached for join in joins if join.node != 0)
+        address, port = self._open_store(reached)
         self.phase = "running"
         self._has_begun = True
         self._attempt = AttemptState(number, self._joins)

@@ -89,12 +89,14 @@ class NodeAgent(LocalElasticAgent):
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
         self._attempt = Start(0, "", 0, [])
+        self._store_prefix = ""
         # Node 0's decision at the end of the last attempt here.
         self.last_verdict: Verdict | None = None
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: Start, store_prefix: str) -> None:
         """Set the attempt that node 0 has started; the next `_start_workers` belongs to it."""
         self._attempt = start
+        self._store_prefix = store_prefix
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         settings = self._settings
@@ -129,6 +131,7 @@ class NodeAgent(LocalElasticAgent):
             int(group.master_port or 0),
         )
         environ |= {env.STOP_FILE: str(stop_file), env.ERROR_FILE: str(error_file)}
+        environ[env.STORE_PREFIX] = self._store_prefix
         # Always set: the agent's own may be that of a rank in which this job was launched.
         environ[env.STEP_SIGNALS] = str(int(self._graceful_stop.step_signals))
         target = settings.target_of(worker.local_rank)

@@ -51,7 +51,7 @@ def recorder() -> MemoryRecorder:
 def node0(recorder: MemoryRecorder) -> Coordinator:
     timing = Timing(60, 15, 2, 15)
     return Coordinator(
-        3, "n", recorder, lambda: ("10.0.0.1", 29500), lambda: 100.0, timing, replaces_nodes=True
+        3, "n", recorder, lambda reached: ("10.0.0.1", 29500), lambda: 100.0, timing, replaces_nodes=True
     )
 
 
@@ -78,7 +78,7 @@ def test_a_node_that_is_lost_while_the_others_gather_is_waited_for(
 
 
 def test_where_nodes_are_not_replaced_the_loss_ends_the_attempt(recorder: MemoryRecorder) -> None:
-    node0 = Coordinator(3, "n", recorder, lambda: ("10.0.0.1", 29500), lambda: 100.0)
+    node0 = Coordinator(3, "n", recorder, lambda reached: ("10.0.0.1", 29500), lambda: 100.0)
     gathered(node0, 0, 1)
     assert node0.lost(1, "gone")
     assert node0.phase == "settling"
