@@ -37,7 +37,9 @@ def choose_store_address(reached: Collection[str], own: Collection[str], host: s
         return StoreAddress(LOOPBACK, LOOPBACK, "all nodes are on this machine")
     asked = sorted(set(reached))
     if len(asked) > 1:
-        return StoreAddress(EVERYWHERE, host, f"the nodes reach node 0 at several addresses: {', '.join(asked)}")
+        return StoreAddress(
+            EVERYWHERE, host, f"the nodes reach node 0 at several addresses: {', '.join(asked)}"
+        )
     [address] = asked
     if address not in own:
         return StoreAddress(

@@ -72,7 +72,9 @@ def recorder() -> MemoryRecorder:
 
 @pytest.fixture
 def node0(clock: Clock, recorder: MemoryRecorder) -> Coordinator:
-    return Coordinator(2, "nonce", recorder, lambda reached: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
+    return Coordinator(
+        2, "nonce", recorder, lambda reached: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15)
+    )
 
 
 def join(

@@ -67,7 +67,7 @@ def test_on_one_machine_it_listens_on_loopback_alone(host: str) -> None:
     assert (published[0], found, said) == ("127.0.0.1", ["127.0.0.1"], [])
 
 
-def test_between_machines_it_listens_on_the_address_that_is_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_machines_it_listens_on_the_advertised_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         node_zero_module,
         "choose_store_address",
@@ -81,8 +81,8 @@ def test_where_it_must_listen_everywhere_the_user_is_told() -> None:
     published, found, said = opened("localhost", "203.0.113.7")
     assert (published[0], found) == ("localhost", ["0.0.0.0"])
     assert said == [
-        "the ranks' store listens on all addresses of this host: the nodes reach node 0 at 203.0.113.7, which no "
-        "interface of this host has"
+        "the ranks' store listens on all addresses of this host: "
+        "the nodes reach node 0 at 203.0.113.7, which no interface of this host has"
     ]
 
 
