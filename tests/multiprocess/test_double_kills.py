@@ -120,7 +120,7 @@ def test_an_agent_that_is_killed_before_it_has_rejoined_is_answered(tmp_path: Pa
 @pytest.mark.proof
 @pytest.mark.slow
 def test_a_host_that_falls_silent_while_the_others_rejoin_is_answered(tmp_path: Path) -> None:
-    """The ranks' own error comes first, and the heartbeat is only missed once all others wait for the node."""
+    """The heartbeat is missed only once all other nodes wait for this one."""
     with live_run(tmp_path) as live:
         kill(live.agent(1), signal.SIGSTOP)
         kill(live.rank(0))
@@ -144,4 +144,5 @@ def test_two_random_kills_are_answered(tmp_path: Path, number: int) -> None:
             kill(victim)
             time.sleep(rng.uniform(0.0, 4.0))
         live.ends_well(AGAIN_S + timeouts.PROCESS_DEATH_S)
-        assert "did not leave by itself" not in live.text, live.text
+        # An agent that still looks for a node 0 that was killed cannot know that: its launcher ends it.
+        assert "node 0 did not leave by itself" not in live.text, live.text
