@@ -271,7 +271,7 @@ class SimulatedRun:
         if self.replaces_nodes and self.coordinator.phase != "over":
             self.after(REPLACED_S, lambda: self.replace(agent))
 
-    def told_by_launcher(self, lost: LostNode) -> None:
+    def launcher_reports(self, lost: LostNode) -> None:
         """The launcher, its parent, tells node 0 that an agent has ended."""
 
         def tell() -> None:
@@ -309,7 +309,7 @@ class SimulatedRun:
 
 @functools.cache
 def rank_failure(node: int, kind: str) -> Failure:
-    """The report of a rank that failed: `signal`, `exception` or `victim`."""
+    """The report of a rank that failed, by class."""
     code = {"signal": 137, "exception": 3, "victim": 1}[kind]
     number = 9 if kind == "signal" else None
     return Failure(

@@ -77,7 +77,7 @@ def test_between_machines_it_listens_on_the_advertised_address(monkeypatch: pyte
     assert (published[0], found) == ("127.0.0.2", ["127.0.0.2"])
 
 
-def test_where_it_must_listen_everywhere_the_user_is_told() -> None:
+def test_where_it_must_listen_everywhere_a_line_says_so() -> None:
     published, found, said = opened("localhost", "203.0.113.7")
     assert (published[0], found) == ("localhost", ["0.0.0.0"])
     assert said == [

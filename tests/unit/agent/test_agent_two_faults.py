@@ -49,7 +49,7 @@ def agent_killed(run: SimulatedRun, node: int) -> None:
     agent.alive = False
     run.after(PEER_NOTICES_S, lambda: run.peers_notice(node))
     run.disconnect(agent, "its agent's connection closed")
-    run.told_by_launcher(LostNode(node, -9))
+    run.launcher_reports(LostNode(node, -9))
 
 
 def killed_before_it_connected(run: SimulatedRun, node: int) -> None:
@@ -58,7 +58,7 @@ def killed_before_it_connected(run: SimulatedRun, node: int) -> None:
     if node == 0 or not agent.alive or agent.state != "starting" or run.replaces_nodes:
         return
     agent.alive = agent.connected = False
-    run.told_by_launcher(LostNode(node, -9))
+    run.launcher_reports(LostNode(node, -9))
 
 
 def leaves_with_a_code(run: SimulatedRun, node: int) -> None:
@@ -71,7 +71,7 @@ def leaves_with_a_code(run: SimulatedRun, node: int) -> None:
         run.facts.left_with = 78
     run.after(PEER_NOTICES_S, lambda: run.peers_notice(node))
     run.disconnect(agent, "its agent's connection closed")
-    run.told_by_launcher(LostNode(node, 78))
+    run.launcher_reports(LostNode(node, 78))
 
 
 def host_dies(run: SimulatedRun, node: int) -> None:
