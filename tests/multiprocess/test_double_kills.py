@@ -140,8 +140,8 @@ def test_two_random_kills_are_answered(tmp_path: Path, number: int) -> None:
     rng = random.Random(SEED + number)
     with live_run(tmp_path) as live:
         for _ in range(2):
-            victim = live.rank(rng.randrange(4)) if rng.random() < 0.5 else live.agent(rng.randrange(2))
-            kill(victim)
+            pid = live.rank(rng.randrange(4)) if rng.random() < 0.5 else live.agent(rng.randrange(2))
+            kill(pid)
             time.sleep(rng.uniform(0.0, 4.0))
         live.ends_well(AGAIN_S + timeouts.PROCESS_DEATH_S)
         # An agent that still looks for a node 0 that was killed cannot know that: its launcher ends it.
