@@ -41,6 +41,7 @@ STOP_FILE = "DIST_TRAIN_STOP_FILE"
 STEP_SIGNALS = "DIST_TRAIN_STEP_SIGNALS"  # 1: the scheduler signals ranks and their children too
 DEVICE = "DIST_TRAIN_DEVICE"
 CPUS = "DIST_TRAIN_CPUS"  # the CPUs that the rank binds itself to: 0-3,8
+STORE_PREFIX = "DIST_TRAIN_STORE_PREFIX"  # of the keys of dt.init; unknown to others, new for each attempt
 INIT_METHOD = "DIST_TRAIN_INIT_METHOD"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Faults that tests and drills inject; see dist_train/resilience/fault_injection.py.

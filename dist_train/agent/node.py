@@ -71,6 +71,7 @@ class Node:
         self._stop_reason: str | None = None
         self._identity = Identity(settings.run_id, _run_key(settings))
         self._client: CoordinatorClient | None = None
+        self._reached = ""  # the numeric address at which node 0 was reached
         self._node_zero: NodeZero | None = None
         self._earlier_exit: AgentExit | None = None
         self._check_submission_at = 0.0
@@ -96,7 +97,7 @@ class Node:
 
             def begin(start: Start) -> None:
                 self._attempt = start.attempt
-                agent.begin(start)
+                agent.begin(start, self._identity.mac("store", start.attempt))
                 self._note_attempt(start.attempt, agent.last_verdict)
 
             while True:
@@ -157,6 +158,7 @@ class Node:
             if platform.replaces_nodes and self._stop_reason is not None:
                 raise Preempted(f"node {settings.node} was stopped before it had reached node 0") from None
             raise
+        self._reached = str(connection.getpeername()[0])
         self._client = CoordinatorClient(connection, reader, self._on_stop_from_node_0, self._on_waiting)
         if self._stop_reason is not None:
             self._client.send(StopAsked(settings.node, self._stop_reason))
@@ -184,6 +186,7 @@ class Node:
             self._platform.scheduler_facts(os.environ),
             "/".join(settings.rank_cpus),
             settings.cannot_start,
+            self._reached,
         )
 
     def _interface_is_set(self) -> bool:
@@ -192,11 +195,7 @@ class Node:
 
     def _is_over(self) -> bool:
         client = self._client
-        return (
-            client is None
-            or client.lost is not None
-            or (client.verdict is not None and client.verdict.action == "exit")
-        )
+        return client is None or client.lost is not None or client.is_over
 
     def _awaits_next_node_zero(self, client: CoordinatorClient) -> bool:
         """Whether to wait for a new node 0: this one was an earlier start's, or stopped before an attempt."""
@@ -206,7 +205,7 @@ class Node:
         return waits and gone and self._attempt is None and self._stop_reason is None
 
     def _leave(self, client: CoordinatorClient) -> AgentExit:
-        verdict = client.verdict
+        verdict = client.verdict if client.is_over else None  # after a restart's, node 0 has gone
         if verdict is None:
             logger.info("no verdict: %s", client.lost)
             self._output.note(f"node {self._settings.node} leaves: {client.lost}")

@@ -15,12 +15,17 @@ from dist_train.agent.coordination.address import family_of
 from dist_train.agent.coordination.coordinator import Coordinator, Send, Timing
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.handshake import Identity
+from dist_train.agent.coordination.store_address import (
+    EVERYWHERE,
+    choose_store_address,
+    own_addresses,
+)
 from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.records.recorder import RunRecorder
 from dist_train.agent.records.run_dir_nonce import write_nonce
 from dist_train.agent.settings import Settings
 from dist_train.errors import DistTrainError, ExitCode
-from dist_train.jobs.host_port import loopback_of
+from dist_train.jobs.host_port import loopback, loopback_of
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.lost_node import LostNode
 
@@ -88,22 +93,27 @@ class NodeZero:
         self._server.close()
         self._recorder.close()
 
-    def _open_store(self) -> tuple[str, int]:
+    def _open_store(self, reached: frozenset[str]) -> tuple[str, int]:
         """Open a new store for the ranks of each attempt: torch adds no attempt prefix to their keys."""
         from datetime import timedelta
 
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch lists it in no __all__
 
         host = self._platform.store_host(self._settings)
+        where = choose_store_address(reached, own_addresses(), host, loopback())
+        logger.info("the ranks' store is at %s: %s", where.advertised, where.why)
+        if where.bind == EVERYWHERE:
+            self._note(f"the ranks' store listens on all addresses of this host: {where.why}")
         timeout = timedelta(seconds=timeouts.STORE_CALL_S)
         # On an IPv4 socket, as the agents' own: torch's server looks up the name of each rank's address in
         # its one thread, and ::ffff:127.0.0.1 is in no /etc/hosts. A slow name server would stop all ranks.
         # IPv6, and that alone, only where the host has no IPv4.
-        everywhere = host if host in ("127.0.0.1", "::1") else ""
-        listener = socket.create_server((everywhere, 0), family=family_of(host), backlog=1024)
+        family = family_of(where.bind or where.advertised)
+        listener = socket.create_server((where.bind, 0), family=family, backlog=1024)
         port = int(listener.getsockname()[1])
         store = TCPStore(
-            host,
+            # Its own client: no name is looked up, which may lead to the other family.
+            where.bind or ("::1" if family == socket.AF_INET6 else "127.0.0.1"),
             port,
             None,
             True,
@@ -112,10 +122,12 @@ class NodeZero:
             master_listen_fd=listener.detach(),
         )
         self._store = store
-        return host, store.port
+        return where.advertised, store.port
 
     def _end_with_error(self, error: BaseException) -> list[Send]:
         """End the run on all nodes with the reason why node 0 cannot go on (a full disk, changed code)."""
+        if self._coordinator.phase == "over":
+            return []
         known = error if isinstance(error, DistTrainError) else None
         code = known.exit_code if known else ExitCode.INTERNAL
         why = str(known) if known else f"node 0 failed: {error!r}"

@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as torch_dist
 
+from dist_train import env
 from dist_train.distributed import devices, file_store, tcp_store
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.group_teardown.deadlines import bounded_start
@@ -94,7 +95,8 @@ def init_groups(
     ):
         deadline = time.monotonic() + timeout_s
         base = _kept.get(rendezvous) or _open(rendezvous, info, deadline, timeout_s)
-        store = PrefixStore(f"dist-train/{attempt or 0}/{_formed}", base)
+        secret = os.environ.get(env.STORE_PREFIX) or "dist-train"
+        store = PrefixStore(f"{secret}/{attempt or 0}/{_formed}", base)
         MembershipCheck(store, info.rank, info.world_size, deadline, _taken(rendezvous)).wait_for_all(
             devices.unique_id(device)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
 import threading
@@ -53,7 +54,8 @@ def serve_on_loopback() -> TCPStore:
 
 def _serve(rendezvous: TcpRendezvous, world_size: int, timeout_s: float) -> Store:
     listener = _listen(rendezvous)
-    own_host = rendezvous.host if _is_loopback(rendezvous.host) else loopback()
+    bound_to = str(listener.getsockname()[0])
+    own_host = loopback() if bound_to in ("::", "0.0.0.0") else bound_to
     # The bound socket itself is passed on, so that no other process can take the port in between.
     return TCPStore(
         own_host,
@@ -68,7 +70,7 @@ def _serve(rendezvous: TcpRendezvous, world_size: int, timeout_s: float) -> Stor
 
 def _listen(rendezvous: TcpRendezvous) -> socket.socket:
     try:
-        if _is_loopback(rendezvous.host):
+        if _is_loopback(rendezvous.host) or _is_own_address(rendezvous.host):
             return listen_at(
                 loopback() if rendezvous.host == "localhost" else rendezvous.host, rendezvous.port
             )
@@ -169,6 +171,17 @@ def _connect(rendezvous: TcpRendezvous, world_size: int, deadline: float, timeou
         cause=cause,
         hint="check host and port; on that host, `ss -ltnp` names the listener",
     )
+
+
+def _is_own_address(host: str) -> bool:
+    """Whether it is a numeric address of this host: a name may lead other ranks to another one."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

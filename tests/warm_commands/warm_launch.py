@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from warm_commands.forked_command import command_server, same_early_variables
+
 from dist_train import testing
 from dist_train.testing import CliResult
 from dist_train.testing.command import StartedCommand, spawn_command
-from warm_commands.forked_command import command_server, same_early_variables
 
 # 1: every command and agent is a new interpreter, as a user starts them. CI runs a sample of the tests so.
 COLD = "DIST_TRAIN_TESTING_COLD"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dist_train.agent import timeouts
+from dist_train.agent.coordination.attempt_state import AttemptState, lost_node
 from dist_train.agent.coordination.messages import (
     Bye,
     Join,
@@ -77,6 +78,8 @@ class Coordinator:
     """Decides when an attempt starts and how it ended.
 
     Args:
+        open_store: called with the addresses at which the other nodes have reached node 0; opens the ranks'
+            store and returns its host and port.
         replaces_nodes: the cluster starts another agent in the place of one that has gone, so that one that
             leaves while the others gather is waited for, and ends nothing.
     """
@@ -86,7 +89,7 @@ class Coordinator:
         nodes: int,
         nonce: str,
         recorder: Recorder,
-        open_store: Callable[[], tuple[str, int]],
+        open_store: Callable[[frozenset[str]], tuple[str, int]],
         clock: Callable[[], float],
         timing: Timing | None = None,
         replaces_nodes: bool = False,
@@ -102,15 +105,11 @@ class Coordinator:
         self._next_membership_check = self._started_at + self._timing.membership_check_s
         self.phase: Literal["joining", "running", "settling", "over"] = "joining"
         self.stopping: str | None = None
-        self._joins: dict[int, Join] = {}
+        self._joins: dict[int, Join] = {}  # for the next attempt
         self._ever_joined: set[int] = set()
-        self._done: dict[int, dict[str, int]] = {}
-        self._exited: dict[int, int] = {}
-        self._exited_before_failure: dict[int, int] = {}
-        self._failures: list[Failure] = []
-        self._stopped: set[int] = set()
-        self._lost: set[int] = set()
-        self._settle_at = 0.0
+        self._absent: set[int] = set()  # nodes whose agent has gone
+        self._attempt = AttemptState()
+        self._has_begun = False  # an attempt, the present one or one before it
         self._gone: set[int] = set()
         self._leaving: set[int] = set()
         self._over_at = 0.0
@@ -121,59 +120,47 @@ class Coordinator:
         """Whether node 0's agent may leave: every node has read the verdict, or the time for that is up."""
         if self.phase != "over":
             return False
-        all_left = self._gone | self._lost | {0} >= self._ever_joined
+        all_left = self._gone | self._absent | {0} >= self._ever_joined
         return all_left or self._clock() > self._over_at + self._timing.leave_s
 
     def receive(self, node: int, message: Message) -> list[Send]:
-        """Handle a message from a node."""
+        """Handle a message from a node; a report that belongs to another attempt changes nothing."""
         match message:
             case Join():
                 return self._on_join(message)
-            case RankExited():
-                self._exited[message.rank] = node
-                return []
-            case NodeFailed() | NodeStopped():
-                if isinstance(message, NodeStopped):
-                    self._stopped.add(node)
-                return self._on_failures(message.failures)
-            case NodeDone():
-                self._done[node] = message.codes
-                return self._on_done()
+            case RankExited() | NodeFailed() | NodeStopped() | NodeDone():
+                return self._on_report(node, message) if message.attempt == self._attempt.number else []
             case StopAsked():
                 return self._on_stop(message)
             case Bye():
-                self._gone.add(node)
+                if self.phase == "over":
+                    self._gone.add(node)
                 return []
             case _:
                 return []
 
     def lost(self, node: int, why: str) -> list[Send]:
         """Handle the loss of a node: its agent's connection closed, or its heartbeats ceased."""
+        if node in self._absent:
+            return []
         if self._replaces_nodes and self.phase == "joining":
             self._forget(node)
             return []
-        if node in self._gone or node in self._lost:
-            return []
-        self._lost.add(node)
+        self._absent.add(node)
         if self.phase == "over":
             return []
-        host = self._joins[node].host if node in self._joins else "unknown host"
-        failure = Failure(
-            source="dist-train",
-            cls="node_lost",
-            node_rank=node,
-            host=host,
-            exit_code=ExitCode.ATTEMPT_LOST,
-            message=f"node {node} ({host}) is gone: {why}",
-        )
-        if node in self._done and self.phase == "running":
-            return []  # it had finished its work; only its Bye is missing
-        return self._on_failures([failure.to_record()])
+        at_work = self.phase != "running" or node not in self._attempt.done
+        join = self._joins.pop(node, None) or self._attempt.members.get(node)
+        failure = lost_node(node, join.host if join else "unknown host", why)
+        self._attempt.lost[node] = failure
+        # One that had finished its work has nothing left to lose: only its Bye is missing.
+        return self._on_failures([failure]) if at_work else []
 
     def agent_ended(self, lost: LostNode) -> list[Send]:
         """Handle the end of a node's agent, as its parent tells it: perhaps before it had connected."""
-        if lost.returncode < 0 or self.phase != "joining" or lost.node in self._joins:
+        if lost.returncode < 0 or self.phase == "over" or lost.node in self._ever_joined:
             return self.lost(lost.node, lost.why)
+        self._absent.add(lost.node)
         return self._refuse(f"node {lost.node} did not join: {lost.why}", lost.returncode)
 
     def tick(self) -> list[Send]:
@@ -183,17 +170,30 @@ class Coordinator:
             return self._give_up_waiting(now)
         if self.phase == "joining" and now >= self._next_membership_check:
             return self._membership_check(now)
-        if self.phase == "settling" and (now >= self._settle_at or self._all_stopped()):
+        if self.phase == "settling" and (
+            now >= self._attempt.settle_at or self._attempt.all_stopped(self.nodes)
+        ):
             return self._settle()
         return []
 
     def _on_join(self, join: Join) -> list[Send]:
         if self.verdict is not None and self.phase == "over":
+            self._absent.discard(join.node)
             return [(join.node, self.verdict)]
         if join.node in self._leaving:
             return [(join.node, _stopped_alone(join.node))]
+        member = self._attempt.members.get(join.node)
+        if member == join and self.phase == "running":
+            return []  # once more what its attempt began with
+        gone: list[Send] = []
+        if member is not None and self.phase == "running":
+            gone = self.lost(join.node, "another agent has come in the place of its own")
         self._joins[join.node] = join
         self._ever_joined.add(join.node)
+        self._absent.discard(join.node)
+        return gone + self._begin_if_all_are_here()
+
+    def _begin_if_all_are_here(self) -> list[Send]:
         if len(self._joins) < self.nodes or self.phase != "joining":
             return []
         why_not = disagreement(self._joins, self._nonce)
@@ -201,77 +201,84 @@ class Coordinator:
 
     def fault(self, why: str, code: ExitCode) -> list[Send]:
         """End the run on all nodes because node 0 cannot go on; writes nothing (writing may have failed)."""
+        if self.phase == "over":
+            return []
         failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
-        self.verdict = Verdict("exit", code, why, failure.to_record())
-        self.phase = "over"
-        self._over_at = self._clock()
-        return self._to_all(self.verdict)
+        return self._over(Verdict("exit", code, why, failure.to_record()))
 
     def _refuse(self, why: str, code: int = ExitCode.CONFIG) -> list[Send]:
         failure = Failure(source="dist-train", cls="dist_train", exit_code=code, message=why)
         return self._end(Verdict("exit", code, why, failure.to_record()), failure)
 
-    def _complete(self, failure: Failure) -> Failure:
-        """Add to an early exit what only node 0 knows: host and local rank."""
-        if failure.cls != "early_exit" or failure.node_rank is None:
-            return failure
-        join = self._joins.get(failure.node_rank)
-        procs = join.procs if join else 1
-        local_rank = None if failure.rank is None else failure.rank % procs
-        return replace(failure, host=join.host if join else "", local_rank=local_rank)
-
     def _begin(self) -> list[Send]:
         joins = [self._joins[node] for node in range(self.nodes)]
         hosts = [join.host for join in joins]
         nodes = [_facts_of(join) for join in joins]
-        attempt = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
-        address, port = self._open_store()
+        number = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
+        reached = frozenset(join.reached for join in joins if join.node != 0)
+        address, port = self._open_store(reached)
         self.phase = "running"
-        for nodes_or_ranks in (self._done, self._exited, self._exited_before_failure):
-            nodes_or_ranks.clear()
-        self._failures.clear()
-        self._stopped.clear()
-        return self._to_all(Start(attempt, address, port, hosts))
+        self._has_begun = True
+        self._attempt = AttemptState(number, self._joins)
+        self._joins = {}
+        return self._to_all(Start(number, address, port, hosts))
 
-    def _on_failures(self, records: list[dict[str, object]]) -> list[Send]:
-        new = [Failure.from_record(dict(record)) for record in records]
-        known = {(f.rank, f.node_rank, f.cls) for f in self._failures}
-        new = [f for f in new if (f.rank, f.node_rank, f.cls) not in known]
-        if self.phase == "over" or (self.phase == "joining" and not new):
+    def _on_report(self, node: int, message: RankExited | NodeFailed | NodeStopped | NodeDone) -> list[Send]:
+        attempt = self._attempt
+        match message:
+            case RankExited():
+                attempt.exited[message.rank] = node
+                return []
+            case NodeDone():
+                attempt.done[node] = message.codes
+                return self._on_done()
+            case NodeStopped():
+                attempt.stopped.add(node)
+        return self._on_failures([Failure.from_record(dict(record)) for record in message.failures])
+
+    def _on_failures(self, failures: list[Failure]) -> list[Send]:
+        attempt = self._attempt
+        new = attempt.add(failures)
+        if self.phase == "settling":
+            return self._settle() if attempt.all_stopped(self.nodes) else []
+        if self.phase == "over" or not new:
             return []
-        first = bool(new) and not self._failures
-        self._failures += new
-        if not first:
-            return self._settle() if self.phase == "settling" and self._all_stopped() else []
-        self._exited_before_failure = dict(self._exited)
+        attempt.exited_before_failure = dict(attempt.exited)
         self._recorder.first_failure(new[0])
         self.phase = "settling"
-        self._settle_at = self._clock() + self._timing.reports_s
+        attempt.settle_at = self._clock() + self._timing.reports_s
         return self._to_all(StopWorkers(new[0].message or new[0].cls))
 
-    def _all_stopped(self) -> bool:
-        return self._stopped | self._lost >= set(range(self.nodes))
-
     def _settle(self) -> list[Send]:
-        early = {} if self.stopping else self._exited_before_failure
-        failure = self._complete(choose_root_cause(self._failures, early))
+        attempt = self._attempt
+        early = {} if self.stopping else attempt.exited_before_failure
+        failure = attempt.complete(choose_root_cause(attempt.failures, early))
         decision = self._recorder.decide(failure, self.stopping is not None)
+        loss = None if self._replaces_nodes else attempt.loss_after(failure)
+        if decision.restart and loss is not None:
+            # Nobody comes in the place of the lost node: all nodes must be started again.
+            failure = loss
+            decision = self._recorder.decide(failure, stopping=False)
         action: Literal["restart", "exit"] = "restart" if decision.restart else "exit"
         code = ExitCode.CANCELLED if self.stopping == CANCEL else decision.exit_code
         verdict = Verdict(action, code, decision.why, failure.to_record())
         if not decision.restart:
             return self._end(verdict, failure)
         self._recorder.ended(verdict, failure)
+        sends = self._to_all(verdict)
         self.phase = "joining"
-        self._joins = {}
+        self._attempt = AttemptState()
+        if self._replaces_nodes:
+            self._absent.clear()  # they are missing, as at the first gathering
         self._started_at = self._clock()
         self._next_membership_check = self._started_at + self._timing.membership_check_s
-        return self._to_all(verdict)
+        return sends + self._begin_if_all_are_here()
 
     def _on_done(self) -> list[Send]:
-        if self.phase != "running" or len(self._done) < self.nodes:
+        done = self._attempt.done
+        if self.phase != "running" or len(done) < self.nodes:
             return []
-        codes = {code for node in self._done.values() for code in node.values()}
+        codes = {code for node in done.values() for code in node.values()}
         if codes != {0} and self.stopping == CANCEL:
             return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled"), None)
         if _ENDED_BY_TERM in codes:
@@ -287,9 +294,15 @@ class Coordinator:
         return self._end(Verdict("exit", decision.exit_code, decision.why), None)
 
     def _on_stop(self, asked: StopAsked) -> list[Send]:
+        if self.phase == "over":
+            return []
         if self.stopping is not None:
+            # The nodes stop already; but a run that is cancelled must not be started again.
+            self.stopping = CANCEL if asked.reason == CANCEL else self.stopping
             return []
         if self._replaces_nodes and self.phase == "joining" and asked.node != 0:
+            if asked.node in self._leaving:
+                return []
             self._forget(asked.node)
             self._leaving.add(asked.node)
             return [(asked.node, _stopped_alone(asked.node))]
@@ -312,8 +325,12 @@ class Coordinator:
     def _give_up_waiting(self, now: float) -> list[Send]:
         names = ", ".join(f"node {node}" for node in self._missing())
         here = ", ".join(f"node {node} ({join.host})" for node, join in self._joins.items())
-        why = f"{names} never came in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
-        return self._refuse(why, ExitCode.UNAVAILABLE)
+        waited = f"in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
+        if not self._has_begun:
+            return self._refuse(f"{names} never came {waited}", ExitCode.UNAVAILABLE)
+        failure = lost_node(self._missing()[0], "unknown host", f"{names} did not come back {waited}")
+        decision = self._recorder.decide(failure, self.stopping is not None)
+        return self._end(Verdict("exit", decision.exit_code, decision.why, failure.to_record()), failure)
 
     def _membership_check(self, now: float) -> list[Send]:
         self._next_membership_check = now + self._timing.membership_check_s
@@ -322,13 +339,17 @@ class Coordinator:
 
     def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
         self._recorder.ended(verdict, failure)
+        return self._over(verdict)
+
+    def _over(self, verdict: Verdict) -> list[Send]:
         self.verdict = verdict
         self.phase = "over"
         self._over_at = self._clock()
         return self._to_all(verdict)
 
     def _to_all(self, message: Message) -> list[Send]:
-        return [(node, message) for node in range(self.nodes) if node not in self._lost]
+        nobody = self._absent | self._leaving
+        return [(node, message) for node in range(self.nodes) if node not in nobody]
 
 
 def _stopped_alone(node: int) -> Verdict:

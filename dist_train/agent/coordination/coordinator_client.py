@@ -68,9 +68,16 @@ class CoordinatorClient:
             return ready()
 
     def begin_attempt(self) -> None:
-        """Drop the last attempt's messages; called before the next Join is sent."""
+        """Drop the last attempt's messages, but not the run's end; called before the next Join is sent."""
         with self._changed:
-            self.start = self.stop_workers = self.verdict = None
+            self.start = self.stop_workers = None
+            if not self.is_over:
+                self.verdict = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether node 0 has ended the run: no further attempt begins."""
+        return self.verdict is not None and self.verdict.action == "exit"
 
     def close(self) -> None:
         """Close the connection."""
@@ -98,6 +105,7 @@ class CoordinatorClient:
             match message:
                 case Start():
                     self.start = message
+                    self.stop_workers = self.verdict = None  # what came before it belongs to the last attempt
                 case StopWorkers():
                     self.stop_workers = message
                 case Verdict():

@@ -18,6 +18,7 @@ class Join:
         scheduler: the scheduler's variables about the node.
         cpus: CPUs of its ranks (`0-3/4-7`); empty where they are not bound.
         cannot_start: why its ranks cannot start as asked.
+        reached: the address at which the node has reached node 0.
     """
 
     node: int
@@ -31,15 +32,21 @@ class Join:
     scheduler: dict[str, str] = field(default_factory=dict)
     cpus: str = ""
     cannot_start: str = ""
+    reached: str = ""
 
 
 @dataclass(frozen=True)
 class RankExited:
-    """A rank ended by itself with 0 (or 75): the others should end soon."""
+    """A rank ended by itself with 0 (or 75): the others should end soon.
+
+    Attributes:
+        attempt: to which the report belongs; here as in the next three. Node 0 ignores that of another.
+    """
 
     node: int
     rank: int
     code: int
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class NodeFailed:
 
     node: int
     failures: list[dict[str, Any]]
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class NodeStopped:
 
     node: int
     failures: list[dict[str, Any]]
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class NodeDone:
 
     node: int
     codes: dict[str, int]
+    attempt: int
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,10 @@ class NodeRendezvous(RendezvousHandler):
         The wait is bounded by node 0, which knows who is missing, and by the connection's heartbeat.
         """
         self._client.begin_attempt()
-        self._client.send(self._join())
-        self._client.wait(lambda: self._client.start is not None or self._client.verdict is not None)
+        if not self._client.is_over:
+            self._client.send(self._join())
+        # A verdict that orders a restart is the last attempt's, and this node has obeyed it.
+        self._client.wait(lambda: self._client.start is not None or self._client.is_over)
         start = self._client.start
         if start is None:
             raise AttemptOver
@@ -76,7 +78,7 @@ class NodeRendezvous(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Whether no further attempt will begin."""
-        return self._client.verdict is not None and self._client.verdict.action == "exit"
+        return self._client.is_over
 
     def set_closed(self) -> None:
         """Do nothing: node 0 alone ends the run."""

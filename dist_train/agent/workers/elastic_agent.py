@@ -9,6 +9,7 @@ names of torch that this relies on.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -93,12 +94,14 @@ class NodeAgent(LocalElasticAgent):
         self._workers: Workers | None = None
         self._attempt = Start(0, "", 0, [])
         self._memory = MemoryWatch()
+        self._store_prefix = ""
         # Node 0's decision at the end of the last attempt here.
         self.last_verdict: Verdict | None = None
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: Start, store_prefix: str) -> None:
         """Set the attempt that node 0 has started; the next `_start_workers` belongs to it."""
         self._attempt = start
+        self._store_prefix = store_prefix
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         settings = self._settings
@@ -125,7 +128,8 @@ class NodeAgent(LocalElasticAgent):
         def exit_mark(rank: Rank) -> ExitMark:
             return stop_file.read_exit(rank.local_rank)
 
-        self._workers = Workers(ranks, self._output, self._rank_ended, exit_mark)
+        rank_ended = functools.partial(self._rank_ended, self._attempt)
+        self._workers = Workers(ranks, self._output, rank_ended, exit_mark)
         self._exit_watchdog = ExitWatchdog(exit_mark)
         self._graceful_stop.watch(stop_file, self._workers)
         return {rank.local_rank: rank.process.pid for rank in ranks}
@@ -141,6 +145,7 @@ class NodeAgent(LocalElasticAgent):
             int(group.master_port or 0),
         )
         environ |= {env.STOP_FILE: str(stop_file), env.ERROR_FILE: str(self._error_file(worker))}
+        environ[env.STORE_PREFIX] = self._store_prefix
         # Always set: the agent's own may be that of a rank in which this job was launched.
         environ[env.STEP_SIGNALS] = str(int(self._graceful_stop.step_signals))
         return environ
@@ -149,21 +154,22 @@ class NodeAgent(LocalElasticAgent):
         folder = self._settings.run.attempts / str(self._attempt.attempt)
         return folder / f"error-rank-{worker.global_rank}.json"
 
-    def _rank_ended(self, rank: Rank) -> None:
-        """Report to node 0 at once; called by the thread that watches the ranks."""
+    def _rank_ended(self, attempt: Start, rank: Rank) -> None:
+        """Report to node 0 at once; called by the thread that watches the attempt's ranks."""
         if rank.ended_by_us and rank.limit_exceeded is None:
             return
+        node, number = self._settings.node, attempt.attempt
         if self._ended_well(rank):
-            self._client.send(RankExited(self._settings.node, rank.rank, rank.returncode or 0))
+            self._client.send(RankExited(node, rank.rank, rank.returncode or 0, number))
         else:
-            self._client.send(NodeFailed(self._settings.node, [self._failure(rank)]))
+            self._client.send(NodeFailed(node, [self._failure(rank, attempt)], number))
 
     def _ended_well(self, rank: Rank) -> bool:
         return rank.interrupted or rank.returncode in (0, ExitCode.PREEMPTED)
 
-    def _failure(self, rank: Rank) -> dict[str, object]:
+    def _failure(self, rank: Rank, attempt: Start) -> dict[str, object]:
         step = self._graceful_stop.step_of(rank)
-        return failure_of(rank, self._settings, self._attempt, step, self._memory).to_record()
+        return failure_of(rank, self._settings, attempt, step, self._memory).to_record()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         workers = self._workers
@@ -175,9 +181,8 @@ class NodeAgent(LocalElasticAgent):
             return self._settle()
         if workers.all_ended:
             codes = {rank.rank: self._code(rank) for rank in workers.ranks}
-            self._client.send(
-                NodeDone(self._settings.node, {str(rank): code for rank, code in codes.items()})
-            )
+            by_rank = {str(rank): code for rank, code in codes.items()}
+            self._client.send(NodeDone(self._settings.node, by_rank, self._attempt.attempt))
             return RunResult(state=WorkerState.SUCCEEDED, return_values=codes)
         self._graceful_stop.tick()
         self._memory.tick()
@@ -194,11 +199,11 @@ class NodeAgent(LocalElasticAgent):
         assert workers is not None
         workers.kill(dump_stacks=not self._graceful_stop.asked)
         failures = [
-            self._failure(rank)
+            self._failure(rank, self._attempt)
             for rank in workers.ranks
             if not self._ended_well(rank) and (rank.limit_exceeded or not rank.ended_by_us)
         ]
-        self._client.send(NodeStopped(self._settings.node, failures))
+        self._client.send(NodeStopped(self._settings.node, failures, self._attempt.attempt))
         self._client.wait(lambda: self._client.verdict is not None, timeouts.PROCESS_DEATH_S)
         verdict = self.last_verdict = self._client.verdict
         # torch's loop reads only this count; the budget itself is node 0's, over the whole run.
@@ -210,7 +215,7 @@ class NodeAgent(LocalElasticAgent):
         self._client.wait(lambda: self._client.verdict is not None or self._client.stop_workers is not None)
         if self._client.verdict is None and self._client.lost is None:
             # A node that still worked has failed; the ranks here have nothing left to save.
-            self._client.send(NodeStopped(self._settings.node, []))
+            self._client.send(NodeStopped(self._settings.node, [], self._attempt.attempt))
             self._client.wait(lambda: self._client.verdict is not None, timeouts.PROCESS_DEATH_S)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

@@ -72,7 +72,9 @@ def recorder() -> MemoryRecorder:
 
 @pytest.fixture
 def node0(clock: Clock, recorder: MemoryRecorder) -> Coordinator:
-    return Coordinator(2, "nonce", recorder, lambda: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15))
+    return Coordinator(
+        2, "nonce", recorder, lambda reached: ("127.0.0.1", 29500), clock, Timing(60, 15, 2, 15)
+    )
 
 
 def join(
@@ -164,7 +166,7 @@ def test_one_machine_may_call_itself_loopback(
 
 def test_the_first_failure_is_sent_to_all_nodes_at_once(node0: Coordinator) -> None:
     started(node0)
-    sends = node0.receive(1, NodeFailed(1, [failed(3)]))
+    sends = node0.receive(1, NodeFailed(1, [failed(3)], 0))
     assert [type(message) for _, message in sends] == [StopWorkers, StopWorkers]
 
 
@@ -172,9 +174,9 @@ def test_the_killed_rank_is_the_root_cause_though_secondary_failures_came_first(
     node0: Coordinator, recorder: MemoryRecorder
 ) -> None:
     started(node0)
-    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1), failed(1, "victim", 1)]))
-    node0.receive(0, NodeStopped(0, []))
-    node0.receive(1, NodeStopped(1, [failed(3)]))
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1), failed(1, "victim", 1)], 0))
+    node0.receive(0, NodeStopped(0, [], 0))
+    node0.receive(1, NodeStopped(1, [failed(3)], 0))
     verdict, failure = recorder.ends[-1]
     assert (verdict.action, verdict.exit_code) == ("restart", 137)
     assert failure is not None
@@ -185,7 +187,7 @@ def test_node_0_waits_two_seconds_for_reports_not_longer(
     node0: Coordinator, clock: Clock, recorder: MemoryRecorder
 ) -> None:
     started(node0)
-    node0.receive(0, NodeFailed(0, [failed(0)]))
+    node0.receive(0, NodeFailed(0, [failed(0)], 0))
     clock.now += 1.9
     assert node0.tick() == []
     clock.now += 0.2
@@ -197,10 +199,10 @@ def test_an_early_exit_with_0_is_the_root_cause_when_all_others_are_secondary(
     node0: Coordinator, recorder: MemoryRecorder
 ) -> None:
     started(node0)
-    node0.receive(0, RankExited(0, 1, 0))
-    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
-    node0.receive(0, NodeStopped(0, []))
-    node0.receive(1, NodeStopped(1, [failed(2, "victim", 1)]))
+    node0.receive(0, RankExited(0, 1, 0, 0))
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)], 0))
+    node0.receive(0, NodeStopped(0, [], 0))
+    node0.receive(1, NodeStopped(1, [failed(2, "victim", 1)], 0))
     verdict, failure = recorder.ends[-1]
     assert failure is not None
     assert (failure.cls, failure.rank, failure.host, failure.local_rank) == ("early_exit", 1, "host0", 1)
@@ -209,9 +211,9 @@ def test_an_early_exit_with_0_is_the_root_cause_when_all_others_are_secondary(
 
 def test_an_exception_is_not_restarted(node0: Coordinator, recorder: MemoryRecorder) -> None:
     started(node0)
-    node0.receive(0, NodeFailed(0, [failed(0, "exception", 3)]))
-    node0.receive(0, NodeStopped(0, []))
-    node0.receive(1, NodeStopped(1, []))
+    node0.receive(0, NodeFailed(0, [failed(0, "exception", 3)], 0))
+    node0.receive(0, NodeStopped(0, [], 0))
+    node0.receive(1, NodeStopped(1, [], 0))
     assert (recorder.ends[-1][0].action, recorder.ends[-1][0].exit_code) == ("exit", 3)
 
 
@@ -219,9 +221,9 @@ def test_a_lost_node_ends_the_attempt_for_all_with_79(
     node0: Coordinator, clock: Clock, recorder: MemoryRecorder
 ) -> None:
     started(node0)
-    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)]))
+    node0.receive(0, NodeFailed(0, [failed(0, "victim", 1)], 0))
     node0.lost(1, "its agent's connection closed")
-    node0.receive(0, NodeStopped(0, []))
+    node0.receive(0, NodeStopped(0, [], 0))
     verdict, failure = recorder.ends[-1]
     assert (verdict.action, verdict.exit_code) == ("exit", 79)
     assert failure is not None
@@ -230,11 +232,11 @@ def test_a_lost_node_ends_the_attempt_for_all_with_79(
 
 def test_restarts_are_counted_over_the_whole_run(node0: Coordinator, recorder: MemoryRecorder) -> None:
     recorder.max_restarts = 2
-    for _ in range(3):
+    for attempt in range(3):
         started(node0)
-        node0.receive(0, NodeFailed(0, [failed(0)]))
-        node0.receive(0, NodeStopped(0, []))
-        node0.receive(1, NodeStopped(1, []))
+        node0.receive(0, NodeFailed(0, [failed(0)], attempt))
+        node0.receive(0, NodeStopped(0, [], attempt))
+        node0.receive(1, NodeStopped(1, [], attempt))
     assert [verdict.action for verdict, _ in recorder.ends] == ["restart", "restart", "exit"]
     assert recorder.ends[-1][0].exit_code == 137
 
@@ -246,8 +248,8 @@ def test_a_good_end_is_that_of_all_nodes(
     node0: Coordinator, recorder: MemoryRecorder, codes: tuple[int, int], exit_code: int
 ) -> None:
     started(node0)
-    assert node0.receive(0, NodeDone(0, {"0": codes[0], "1": codes[0]})) == []
-    node0.receive(1, NodeDone(1, {"2": codes[1], "3": codes[1]}))
+    assert node0.receive(0, NodeDone(0, {"0": codes[0], "1": codes[0]}, 0)) == []
+    node0.receive(1, NodeDone(1, {"2": codes[1], "3": codes[1]}, 0))
     assert recorder.ends[-1][0].exit_code == exit_code
 
 
@@ -259,7 +261,7 @@ def test_a_stop_is_75_or_76_where_stopping_has_not_helped(
     started(node0)
     node0.receive(1, StopAsked(1, "terminated"))
     for node in (0, 1):
-        node0.receive(node, NodeDone(node, {str(node): 75}))
+        node0.receive(node, NodeDone(node, {str(node): 75}, 0))
     assert recorder.ends[-1][0].exit_code == exit_code
 
 
@@ -277,23 +279,23 @@ def test_a_cancel_ends_with_77(node0: Coordinator, recorder: MemoryRecorder) -> 
     started(node0)
     assert [node for node, _ in node0.receive(0, StopAsked(0, "cancel"))] == [0, 1]
     for node in (0, 1):
-        node0.receive(node, NodeDone(node, {str(node): 75}))
+        node0.receive(node, NodeDone(node, {str(node): 75}, 0))
     assert recorder.ends[-1][0].exit_code == 77
 
 
 def test_a_failure_while_stopping_is_not_restarted(node0: Coordinator, recorder: MemoryRecorder) -> None:
     started(node0)
     node0.receive(0, StopAsked(0, "terminated"))
-    node0.receive(0, NodeFailed(0, [failed(0)]))
-    node0.receive(0, NodeStopped(0, []))
-    node0.receive(1, NodeStopped(1, []))
+    node0.receive(0, NodeFailed(0, [failed(0)], 0))
+    node0.receive(0, NodeStopped(0, [], 0))
+    node0.receive(1, NodeStopped(1, [], 0))
     assert (recorder.ends[-1][0].action, recorder.ends[-1][0].exit_code) == ("exit", 137)
 
 
 def test_node_0_stays_until_all_have_read_the_verdict(node0: Coordinator, clock: Clock) -> None:
     started(node0)
     for node in (0, 1):
-        node0.receive(node, NodeDone(node, {str(node): 0}))
+        node0.receive(node, NodeDone(node, {str(node): 0}, 0))
     assert not node0.finished
     node0.receive(1, Bye(1))
     assert node0.finished
@@ -303,7 +305,7 @@ def test_node_0_stays_until_all_have_read_the_verdict(node0: Coordinator, clock:
 def test_node_0_does_not_stay_for_ever(node0: Coordinator, clock: Clock) -> None:
     started(node0)
     for node in (0, 1):
-        node0.receive(node, NodeDone(node, {str(node): 0}))
+        node0.receive(node, NodeDone(node, {str(node): 0}, 0))
     clock.now += 15.1
     assert node0.finished
 
@@ -347,5 +349,5 @@ def test_a_script_that_reads_no_stop_flag_ends_by_ctrl_c_or_by_term(
     started(node0)
     node0.receive(0, StopAsked(0, reason))
     for node in (0, 1):
-        node0.receive(node, NodeDone(node, {str(node): 143}))
+        node0.receive(node, NodeDone(node, {str(node): 143}, 0))
     assert recorder.ends[-1][0].exit_code == code

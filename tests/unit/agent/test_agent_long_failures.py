@@ -55,7 +55,7 @@ def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
         assert "could not load" in text
         assert text.endswith("(the real reason)")
         assert "characters left out" in text
-    assert len(encode(NodeFailed(0, [failure.to_record()]))) < 100_000
+    assert len(encode(NodeFailed(0, [failure.to_record()], 0))) < 100_000
 
 
 def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_message_of_any_size_reaches_node_0_and_back(size: int) -> None:
     deadline = time.monotonic() + 20.0
     connection, reader = connect(endpoint, KEY, 1, deadline, lambda text: None, lambda: False)
     try:
-        sent = NodeFailed(1, [{"class": "exception", "message": "x" * size}])
+        sent = NodeFailed(1, [{"class": "exception", "message": "x" * size}], 0)
         connection.sendall(encode(sent))
         assert coordinator.changed.wait(20)
         assert coordinator.received == [sent], coordinator.losses

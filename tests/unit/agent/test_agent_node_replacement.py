@@ -51,7 +51,7 @@ def recorder() -> MemoryRecorder:
 def node0(recorder: MemoryRecorder) -> Coordinator:
     timing = Timing(60, 15, 2, 15)
     return Coordinator(
-        3, "n", recorder, lambda: ("10.0.0.1", 29500), lambda: 100.0, timing, replaces_nodes=True
+        3, "n", recorder, lambda reached: ("10.0.0.1", 29500), lambda: 100.0, timing, replaces_nodes=True
     )
 
 
@@ -78,7 +78,7 @@ def test_a_node_that_is_lost_while_the_others_gather_is_waited_for(
 
 
 def test_where_nodes_are_not_replaced_the_loss_ends_the_attempt(recorder: MemoryRecorder) -> None:
-    node0 = Coordinator(3, "n", recorder, lambda: ("10.0.0.1", 29500), lambda: 100.0)
+    node0 = Coordinator(3, "n", recorder, lambda reached: ("10.0.0.1", 29500), lambda: 100.0)
     gathered(node0, 0, 1)
     assert node0.lost(1, "gone")
     assert node0.phase == "settling"
@@ -111,9 +111,9 @@ def test_the_replacement_gets_the_verdict_like_all(node0: Coordinator) -> None:
     gathered(node0, 1, 2)
     node0.receive(0, StopAsked(0, "terminated"))
     assert node0.phase == "running"
+    node0.fault("the disk is full", 74)  # type: ignore[arg-type]
     for node in (0, 2):
         node0.receive(node, Bye(node))
-    node0.fault("the disk is full", 74)  # type: ignore[arg-type]
     assert not node0.finished, "the new node 1 has not read the verdict"
     node0.receive(1, Bye(1))
     assert node0.finished
@@ -132,9 +132,9 @@ def test_between_two_attempts_a_lost_node_is_waited_for_too(
 ) -> None:
     gathered(node0, 0, 1, 2)
     killed = Failure(source="rank", cls="signal", rank=1, node_rank=1, exit_code=137, signal=9)
-    node0.receive(1, NodeFailed(1, [killed.to_record()]))
+    node0.receive(1, NodeFailed(1, [killed.to_record()], 0))
     for node in range(3):
-        node0.receive(node, NodeStopped(node, []))
+        node0.receive(node, NodeStopped(node, [], 0))
     assert node0.phase == "joining"
     gathered(node0, 0, 1)
     assert node0.lost(2, "gone") == []
