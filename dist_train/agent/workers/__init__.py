@@ -5,7 +5,9 @@ rank                Rank: one rank as a process, its start and its signals
 processes           Workers: the ranks of an attempt, watched by pidfd
 worker_environment  the environment of one rank
 worker_main         the first code of every rank: runs the target, records its error
-rank_signals        SIGTERM in a rank and in its children
+rank_signals        SIGTERM in a rank, and its forks
+child_signals       SIGTERM in what multiprocessing starts for a rank
+spawned_process     the first code of a process that multiprocessing spawns for a rank
 dropped_interrupts  a stop that Python drops in a finalizer is raised again
 rank_output         RankOutput: what is shown of the ranks' output
 rank_log            RankLog: the log file of a rank

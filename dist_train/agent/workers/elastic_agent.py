@@ -137,6 +137,7 @@ class NodeAgent(LocalElasticAgent):
         """Report to node 0 at once; called by the thread that watches the ranks."""
         if rank.ended_by_us and rank.limit_exceeded is None:
             return
+        self._graceful_stop.note_end(rank)
         if self._ended_well(rank):
             self._client.send(RankExited(self._settings.node, rank.rank, rank.returncode or 0))
         else:

@@ -42,8 +42,7 @@ def main(argv: list[str]) -> NoReturn:
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
     # SIGINT does, the agent stops a script that does not read the stop flag.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.get(env.STEP_SIGNALS) != "1":
-        take_sigterm()
+    take_sigterm(step_signals=os.environ.get(env.STEP_SIGNALS) == "1")
     raise_dropped_interrupts(agent_interrupts)
     set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
