@@ -34,6 +34,15 @@ file.flush()
 time.sleep(300)
 """
 
+# As a compiler that a rank calls; the attempt after the preemption does not need it any more.
+COMPILES = """
+import os, subprocess, time
+
+if os.environ["DIST_TRAIN_ATTEMPT"] == "0":
+    open(f"up-{os.environ['RANK']}", "w").close()
+    subprocess.run(["sleep", "300"], check=True)
+"""
+
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
 
@@ -133,6 +142,17 @@ def test_a_plain_scripts_own_handler_is_called_once_by_a_preemption(
     job = slurm.wait_for(run.job_id, ("FAILED", "COMPLETED"), within_s=60)
     assert [path.read_text() for path in saved] == ["saved\n"] * 2
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "143:0"), "stopped, and not done"
+
+
+@pytest.mark.proof
+def test_a_preemption_that_ends_a_command_of_a_rank_is_requeued(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script = tmp_path / "compiles.py"
+    script.write_text(COMPILES)
+    run = submit(slurm, tmp_path, "compiles", *TWO_BY_ONE, script)
+    run.wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "ranks at work")
+    slurm.run("scancel", "--signal=TERM", str(run.job_id))
+    run.wait_done()
+    assert run.job["Restarts"] == "1"
 
 
 @pytest.mark.proves(

@@ -22,6 +22,8 @@ def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -
         cut_short=rank.cut_short,
         has_peers=settings.world_size > 1,
         store=(start.master_addr, start.master_port),
+        scheduler_sigterm=rank.scheduler_sigterm,
+        traceback=_text(record.get("traceback")) or "",
     )
     cls, message = classify(facts)
     line = record.get("line")

@@ -79,14 +79,17 @@ class GracefulStop:
         return None if step == NO_STEP else step
 
     def note_end(self, rank: Rank) -> None:
-        """Count a rank that has ended as interrupted where its script handles the scheduler's SIGTERM."""
+        """Note on a rank that has ended whether the scheduler's SIGTERM, or its handler of it, may be why."""
+        rank.scheduler_sigterm = self._has_schedulers_sigterm(rank)
         if self._stop_file is not None and self._handles_stop_itself(rank, self._stop_file):
             rank.interrupted = True
 
+    def _has_schedulers_sigterm(self, rank: Rank) -> bool:
+        return self._ranks_signalled_at is not None and rank.started_at <= self._ranks_signalled_at
+
     def _handles_stop_itself(self, rank: Rank, stop_file: StopFile) -> bool:
         """Whether the scheduler's SIGTERM has called the handler of a script that does not read the flag."""
-        at = self._ranks_signalled_at
-        if at is None or rank.started_at > at or self._reads_the_flag or rank.limit_exceeded is not None:
+        if not self._has_schedulers_sigterm(rank) or self._reads_the_flag or rank.limit_exceeded is not None:
             return False
         mark = stop_file.read_sigterm(rank.local_rank)
         subscribed = stop_file.read(rank.local_rank).pid != 0

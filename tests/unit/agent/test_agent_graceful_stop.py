@@ -24,6 +24,7 @@ class Sent:
     returncode: int | None = None
     limit_exceeded: str | None = None
     interrupted: bool = False
+    scheduler_sigterm: bool = False
     sent: list[int] = field(default_factory=list)
 
     def send(self, number: int) -> None:
@@ -107,7 +108,7 @@ def test_a_rank_that_its_own_handler_ends_at_a_schedulers_sigterm_is_stopped_and
     rank = Sent(returncode=0)
     stop = stopping(stop_file, rank, monkeypatch, sigterm=sigterm, everywhere=True)
     stop.note_end(rank)  # type: ignore[arg-type]
-    assert rank.interrupted == interrupted
+    assert (rank.interrupted, rank.scheduler_sigterm) == (interrupted, sigterm)
 
 
 def test_a_rank_that_starts_after_the_schedulers_sigterm_has_not_got_it(
