@@ -29,6 +29,10 @@ from dist_train.rundir.stop_file import StopFile
 
 # A signal that comes during a fork is handled this much later.
 _AGAIN_S = 0.02
+# The agent has the scheduler's signal within this time of the rank's.
+_STOP_IS_KNOWN_S = 0.5
+# `multiprocess` is the one of HF datasets.
+_FORKING_MODULES = ("multiprocessing.popen_fork", "multiprocess.popen_fork")
 # Of each thread that forks: its mask.
 _forking = threading.local()
 _interrupted = False
@@ -115,6 +119,19 @@ def agent_interrupts() -> bool:
         stop_file.close()
 
 
+def stop_is_asked() -> bool:
+    """Whether the run is being stopped; waits for the agent, which may get the same signal a little later."""
+    stop_file, until = _open_stop_file(), time.monotonic() + _STOP_IS_KNOWN_S
+    if stop_file is None:
+        return False
+    try:
+        while not stop_file.stop and time.monotonic() < until:
+            time.sleep(_AGAIN_S)
+        return stop_file.stop != 0
+    finally:
+        stop_file.close()
+
+
 def _note_passed_over() -> None:
     """Tell the agent that the script has not seen this signal: a handler that it installs now has not run."""
     stop_file = _open_stop_file()
@@ -147,7 +164,7 @@ def _in_forked_child(protect_all: bool) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     forking = sys._getframe(2)
     # Not the forks of what multiprocessing's own process calls, nor those before an exec.
-    if forking.f_globals.get("__name__") == "multiprocessing.popen_fork":
+    if forking.f_globals.get("__name__") in _FORKING_MODULES:
         loader = _starts_loader_worker(forking)
         if loader or protect_all:
             child_signals.obey_only(os.getppid(), or_its_session=not loader)  # it stays blocked

@@ -254,3 +254,23 @@ print(pickle.load(sys.stdin.buffer), signal.pthread_sigmask(signal.SIG_BLOCK, ()
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, input=prepared.getvalue(), capture_output=True, check=True, timeout=30)
     assert done.stdout == b"{'name': 'worker', 'signals': None} set()\n"
+
+
+@pytest.mark.parametrize(("module", "ended"), [("multiprocess.popen_fork", 7), ("train", -signal.SIGTERM)])
+def test_a_forked_process_outlives_a_schedulers_signal_where_a_multiprocessing_forked_it(
+    tmp_path: Path, module: str, ended: int
+) -> None:
+    # multiprocess is that of HF datasets; a bare os.fork() is the script's own business.
+    script = f"""
+import os, subprocess, time, types
+
+forks = types.ModuleType({module!r})
+exec("import os\\ndef launch():\\n    return os.fork()", forks.__dict__)
+child = forks.launch()
+if child == 0:
+    time.sleep(1)
+    os._exit(7)
+subprocess.Popen(["sh", "-c", f"kill -TERM {{child}}; sleep 1"], start_new_session=True)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert output_of(begin(tmp_path, script, **{env.STEP_SIGNALS: "1"})) == f"{ended}\n"

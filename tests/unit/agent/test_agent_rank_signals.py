@@ -87,15 +87,16 @@ def test_a_stop_calls_the_handler_of_the_script_and_else_interrupts_it(
 
 
 @pytest.mark.parametrize(
-    ("where", "handler", "code"),
+    ("where", "handler", "step_signals", "code"),
     [
-        ("finalizer", "", 130),
-        ("finalizer", "lambda number, frame: sys.exit(7)", 7),
-        ("fork", "default_int_handler", 130),
+        ("finalizer", "", "0", 130),
+        ("finalizer", "lambda number, frame: sys.exit(7)", "0", 7),
+        ("finalizer", "lambda number, frame: sys.exit(7)", "1", 7),
+        ("fork", "default_int_handler", "0", 130),
     ],
 )
 def test_a_stop_that_python_drops_is_raised_again(
-    tmp_path: Path, where: str, handler: str, code: int
+    tmp_path: Path, where: str, handler: str, step_signals: str, code: int
 ) -> None:
     # As in a DataLoader's `__del__`, which joins its workers, and in hooks of os.fork().
     script = f"""
@@ -122,8 +123,10 @@ time.sleep(5)
 print("went on")
 """
     stop_file = StopFile.create(tmp_path / "stop", 1)
-    stop_file.interrupts = True
-    rank = begin(tmp_path, script, **{env.STOP_FILE: str(tmp_path / "stop")})
+    # A scheduler calls the handler itself; the agent has its signal too.
+    stop_file.interrupts, stop_file.stop = step_signals == "0", int(step_signals)
+    names = {env.STOP_FILE: str(tmp_path / "stop"), env.STEP_SIGNALS: step_signals}
+    rank = begin(tmp_path, script, **names)
     printed = output_of(rank)
     assert (rank.returncode, "went on" in printed, "ignored" in printed) == (code, False, False), printed
 
