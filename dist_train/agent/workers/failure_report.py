@@ -28,7 +28,8 @@ def failure_of(rank: Rank, settings: Settings, start: Start, step: int | None) -
     cls, message = classify(facts)
     line = record.get("line")
     return Failure(
-        source="dist-train" if record.get("source") == "dist-train" else "rank",
+        # A rank's own 75 is no request to be requeued.
+        source="dist-train" if record.get("source") == "dist-train" or facts.lost_a_command else "rank",
         cls=cls,
         rank=rank.rank,
         local_rank=rank.local_rank,
