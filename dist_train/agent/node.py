@@ -75,7 +75,7 @@ class Node:
         self._node_zero: NodeZero | None = None
         self._earlier_exit: AgentExit | None = None
         self._check_submission_at = 0.0
-        wait_for_signals(self._on_signal)
+        wait_for_signals(self._on_signal, self._graceful_stop.sigterm_came)
 
     def run(self) -> AgentExit:
         """Run attempts until the verdict; return how this agent ends."""

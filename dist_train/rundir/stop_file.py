@@ -3,7 +3,8 @@
 Byte 0 is the stop flag, written by the agent (0: none, 1: save and stop); byte 1 is 1 once the agent
 interrupts ranks that do not read the flag. Each local rank has a slot
 that only it writes: its pid once it reads the flag, the optimizer steps it has done, and a counter
-that it increments whenever it makes progress; then how far it is on its way out (`ExitMark`). Reading
+that it increments whenever it makes progress; then how far it is on its way out (`ExitMark`), and what
+became of a scheduler's SIGTERM (`SigtermMark`). Reading
 and writing need no system call (0.04 us).
 """
 
@@ -21,6 +22,8 @@ _SLOT = 64
 _FIELDS = struct.Struct("<QqQ")
 _HEARTBEATS = struct.Struct("<Q")
 _EXIT_FIELDS = struct.Struct("<QB")
+_SIGTERM_FIELDS = struct.Struct("<BB")
+_SIGTERM_OFFSET = 48  # in a slot
 NO_STEP = -1
 
 
@@ -48,6 +51,19 @@ class ExitMark:
     heartbeats: int = 0
     exit_code: int | None = None
     finalizing: bool = False
+
+
+@dataclass(frozen=True)
+class SigtermMark:
+    """Who has a scheduler's SIGTERM to all processes in one rank.
+
+    Attributes:
+        handled_by_script: its handler is the script's own, as of a second ago.
+        passed_over: it came while it was not.
+    """
+
+    handled_by_script: bool = False
+    passed_over: bool = False
 
 
 class StopFile:
@@ -126,6 +142,23 @@ class StopFile:
         offset = _SLOT * (1 + local_rank) + _FIELDS.size + _HEARTBEATS.size
         if len(self._map) >= offset + _EXIT_FIELDS.size:
             _EXIT_FIELDS.pack_into(self._map, offset, exit_code + 1, finalizing)
+
+    def read_sigterm(self, local_rank: int) -> SigtermMark:
+        """Read who has a scheduler's SIGTERM in one rank."""
+        fields = _SIGTERM_FIELDS.unpack_from(self._map, _SLOT * (1 + local_rank) + _SIGTERM_OFFSET)
+        return SigtermMark(*map(bool, fields))
+
+    def write_sigterm_handled(self, local_rank: int, by_script: bool) -> None:
+        """Write whether the script has a handler of SIGTERM; a file of a single byte has no slots."""
+        self._write_byte(_SLOT * (1 + local_rank) + _SIGTERM_OFFSET, by_script)
+
+    def write_sigterm_passed_over(self, local_rank: int) -> None:
+        """Write that a SIGTERM came which was not the agent's, and that the script has not seen it."""
+        self._write_byte(_SLOT * (1 + local_rank) + _SIGTERM_OFFSET + 1, True)
+
+    def _write_byte(self, offset: int, value: bool) -> None:
+        if len(self._map) > offset:
+            self._map[offset] = int(value)
 
     def close(self) -> None:
         """Unmap; the file stays."""

@@ -17,6 +17,32 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.testing import launch_cli
 
+# Its handler takes longer than the agent waits for a script to read the stop flag.
+PLAIN = """
+import os, signal, sys, time
+
+file = open(f"saved-{os.environ['RANK']}", "w")
+
+def save(number, frame):
+    time.sleep(4)
+    print("saved", file=file, flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+time.sleep(2)  # the agent knows of the handler
+file.flush()
+time.sleep(300)
+"""
+
+# As a compiler that a rank calls; the attempt after the preemption does not need it any more.
+COMPILES = """
+import os, subprocess, time
+
+if os.environ["DIST_TRAIN_ATTEMPT"] == "0":
+    open(f"up-{os.environ['RANK']}", "w").close()
+    subprocess.run(["sleep", "300"], check=True)
+"""
+
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
 
@@ -99,8 +125,34 @@ def check_preemption(
         lines = [json.loads(line) for line in (witness / f"rank-{rank}-of-0.jsonl").read_text().splitlines()]
         stopped = [line for line in lines if line["stop"]]
         assert len(stopped) >= 3, "rank lived on after the signal, to save"
-        assert all(line["sleep"] for line in stopped), f"the bare sleep of rank {rank} outlives the signal"
+        assert all(line["spawned"] for line in stopped), f"the process that rank {rank} spawned outlives it"
         assert stopped[0]["workers"] == 2, f"both loader workers of rank {rank} outlive the signal"
+
+
+@pytest.mark.proof
+def test_a_plain_scripts_own_handler_is_called_once_by_a_preemption(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    run = submit(slurm, tmp_path, "plain", *TWO_BY_ONE, script)
+    saved = [tmp_path / f"saved-{rank}" for rank in range(2)]
+    run.wait_for(lambda: all(path.exists() for path in saved), "ranks at work")
+    slurm.run("scancel", "--signal=TERM", str(run.job_id))
+    job = slurm.wait_for(run.job_id, ("FAILED", "COMPLETED"), within_s=60)
+    assert [path.read_text() for path in saved] == ["saved\n"] * 2
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "143:0"), "stopped, and not done"
+
+
+@pytest.mark.proof
+def test_a_preemption_that_ends_a_command_of_a_rank_is_requeued(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script = tmp_path / "compiles.py"
+    script.write_text(COMPILES)
+    run = submit(slurm, tmp_path, "compiles", *TWO_BY_ONE, script)
+    run.wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "ranks at work")
+    slurm.run("scancel", "--signal=TERM", str(run.job_id))
+    run.wait_done()
+    assert run.job["Restarts"] == "1"
 
 
 @pytest.mark.proves(

@@ -38,6 +38,11 @@ _SIGNAL_HINTS = {
     int(signal.SIGKILL): " (often the kernel's out-of-memory killer: see `dmesg`)",
     int(signal.SIGBUS): " (often a full /dev/shm or a truncated file: see `df /dev/shm`)",
 }
+# How errors name a command, or a process that it needed, which SIGTERM has ended.
+_ENDED_BY_SIGTERM = re.compile(
+    r"\bSIGTERM\b|exit (?:status|code) 143\b|signal terminated|signal: Terminated|terminated abruptly",
+    re.IGNORECASE,
+)
 # torch raises an error of a loader worker or a replica again, with that worker's traceback as the text.
 _WRAPPED = re.compile(r"Caught (?P<name>\w+) in (?P<place>.+)\.\n(?:Original )?Traceback ")
 
@@ -56,6 +61,8 @@ class RankExit:
         cut_short: what the agent ended after the rank's script, as a sentence.
         has_peers: the job has other ranks.
         store: host and port of the attempt's store.
+        scheduler_sigterm: the scheduler had sent SIGTERM to the rank and to all that it had started.
+        traceback: as the rank recorded it, with the exceptions that led to this one.
     """
 
     returncode: int
@@ -67,6 +74,14 @@ class RankExit:
     cut_short: str | None = None
     has_peers: bool = True
     store: tuple[str, int] = ("", 0)
+    scheduler_sigterm: bool = False
+    traceback: str = ""
+
+    @property
+    def lost_a_command(self) -> bool:
+        """Whether a preemption has ended what the rank had started, which is no error of the program."""
+        raised = self.exception is not None and self.scheduler_sigterm
+        return raised and _ENDED_BY_SIGTERM.search(f"{self.message} {self.traceback}") is not None
 
 
 def classify(rank: RankExit) -> tuple[FailureClass, str]:
@@ -77,7 +92,10 @@ def classify(rank: RankExit) -> tuple[FailureClass, str]:
         return "signal", f"killed by {_signal_name(-rank.returncode)}"
     if rank.exception is not None:
         peer = rank.has_peers and is_peer_symptom(rank.exception, rank.message, rank.store)
-        return ("victim" if peer else "exception"), f"{rank.exception}: {innermost_message(rank.message)}"
+        message = f"{rank.exception}: {innermost_message(rank.message)}"
+        if rank.lost_a_command:
+            message = f"the scheduler's SIGTERM ended what it had started: {message}"
+        return ("victim" if peer else "exception"), message
     if rank.cut_short is not None:
         return "exit", rank.cut_short
     last = rank.log_tail[-1] if rank.log_tail else ""
@@ -87,9 +105,11 @@ def classify(rank: RankExit) -> tuple[FailureClass, str]:
 
 
 def exit_code_of(rank: RankExit) -> int:
-    """Return the exit code that a shell would show: 128+n for a signal."""
+    """Return the exit code that a shell would show: 128+n for a signal; 75 where a preemption caused it."""
     if rank.limit_exceeded is not None:
         return 128 + signal.SIGTERM if rank.interrupted else ExitCode.EARLY_EXIT
+    if rank.lost_a_command:
+        return ExitCode.PREEMPTED
     return 128 - rank.returncode if rank.returncode < 0 else rank.returncode
 
 

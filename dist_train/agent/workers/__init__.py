@@ -8,7 +8,9 @@ worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank
 worker_main         the first code of every rank: runs the target, records its error
-rank_signals        SIGTERM in a rank and in its children
+rank_signals        SIGTERM in a rank, and its forks
+child_signals       SIGTERM in what multiprocessing starts for a rank
+spawned_process     the first code of a process that multiprocessing spawns for a rank
 dropped_interrupts  a stop that Python drops in a finalizer is raised again
 rank_output         RankOutput: what is shown of the ranks' output
 rank_log            RankLog: the log file of a rank

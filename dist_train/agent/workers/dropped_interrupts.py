@@ -23,7 +23,7 @@ def raise_dropped_interrupts(stopping: Callable[[], bool]) -> None:
     """Install the hook, in the main thread.
 
     Args:
-        stopping: whether the agent has interrupted this rank; before that nothing is raised again.
+        stopping: whether this rank has been interrupted for a stop; before that nothing is raised again.
     """
     report = sys.unraisablehook
 

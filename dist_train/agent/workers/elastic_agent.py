@@ -159,6 +159,7 @@ class NodeAgent(LocalElasticAgent):
         if rank.ended_by_us and rank.limit_exceeded is None:
             return
         node, number = self._settings.node, attempt.attempt
+        self._graceful_stop.note_end(rank)
         if self._ended_well(rank):
             self._client.send(RankExited(node, rank.rank, rank.returncode or 0, number))
         else:

@@ -33,11 +33,14 @@ def failure_of(
         cut_short=rank.cut_short,
         has_peers=settings.world_size > 1,
         store=(start.master_addr, start.master_port),
+        scheduler_sigterm=rank.scheduler_sigterm,
+        traceback=_text(record.get("traceback")) or "",
     )
     cls, message = classify(facts)
     line = record.get("line")
     failure = Failure(
-        source="dist-train" if record.get("source") == "dist-train" else "rank",
+        # A rank's own 75 is no request to be requeued.
+        source="dist-train" if record.get("source") == "dist-train" or facts.lost_a_command else "rank",
         cls=cls,
         rank=rank.rank,
         local_rank=rank.local_rank,

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train import env
+from dist_train.agent.workers.rank_signals import script_handles_sigterm
 from dist_train.rundir.stop_file import StopFile
 
 _HEARTBEAT_S = 1.0
@@ -76,6 +77,8 @@ class InterpreterExit:
     def script_ended(self, exit_code: int) -> None:
         """Mark that the script has ended: what follows is threads, exit functions, the interpreter's end."""
         self._exit_code = exit_code
+        if self._stop_file is not None:
+            self._stop_file.write_sigterm_handled(self._local_rank, script_handles_sigterm())
         self._mark(finalizing=False)
 
     def _beat(self) -> None:
@@ -84,6 +87,7 @@ class InterpreterExit:
         while True:
             heartbeats += 1
             self._stop_file.write_heartbeats(self._local_rank, heartbeats)
+            self._stop_file.write_sigterm_handled(self._local_rank, script_handles_sigterm())
             time.sleep(_HEARTBEAT_S)
 
     def _before_finalization(self) -> None:

@@ -37,6 +37,7 @@ class Rank:
     returncode: int | None = None  # as subprocess has it: negative for a signal
     ended_by_us: bool = False  # killed because the attempt had failed already
     interrupted: bool = False  # it does not read the stop flag: asked to stop by SIGTERM
+    scheduler_sigterm: bool = False  # the scheduler had sent SIGTERM to it and to what it had started
     limit_exceeded: str | None = None  # killed because it exceeded this limit
     cut_short: str | None = None  # killed after the end of its script: what did not end
     stderr_tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))

@@ -27,7 +27,7 @@ from dist_train.agent.workers.cpu_binding import bind_to_cpus
 from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
-from dist_train.agent.workers.rank_signals import agent_interrupts, take_sigterm
+from dist_train.agent.workers.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError
 from dist_train.jobs.parent_death_signal import end_with_parent
@@ -43,9 +43,10 @@ def main(argv: list[str]) -> NoReturn:
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
     # SIGINT does, the agent stops a script that does not read the stop flag.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.get(env.STEP_SIGNALS) != "1":
-        take_sigterm()
-    raise_dropped_interrupts(agent_interrupts)
+    step_signals = os.environ.get(env.STEP_SIGNALS) == "1"
+    take_sigterm(step_signals)
+    # Where the scheduler calls the script's own handler, the agent does not interrupt it.
+    raise_dropped_interrupts(stop_is_asked if step_signals else agent_interrupts)
     set_title(f"dist-train rank={os.environ.get('RANK')} run={os.environ.get(env.RUN_DIR)}")
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
     faulthandler.enable()

@@ -48,8 +48,8 @@ def track(iterator: Any) -> None:
 def close(iterator: Any) -> None:
     """End an iterator's workers now; kill those that do not exit.
 
-    torch ends them by SIGTERM, which a rank started by our agent has blocked, and so have its children:
-    without SIGKILL the interpreter's exit would join them for ever.
+    torch ends them by SIGTERM, which a worker may not react to, in a call that holds the interpreter's lock:
+    without SIGKILL the interpreter's exit would join it for ever.
     """
     _open.discard(iterator)
     iterator._shutdown_workers()

@@ -1,17 +1,18 @@
 """Digits that come slowly, by waiting: a run that is still running when a signal comes, and needs no core.
 
 Nothing here changes a bit. SLOW_S is the wait per sample in the first attempt; with WITNESS set to
-a folder, each rank starts a bare `sleep` and notes, ten times a second, whether it and the
-loader's workers are alive and whether a stop has been asked for.
+a folder, each rank starts a process of multiprocessing, and by it a resource tracker, and notes, fifty
+times a second, whether it and the loader's workers are alive and whether a stop has been asked for.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
 import threading
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -49,23 +50,27 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _witness(folder: Path, child: subprocess.Popen[bytes]) -> None:
+def _workers(me: psutil.Process) -> int:
+    started = [kin for kin in me.children() if _lives(kin)]
+    return sum("multiprocessing" not in " ".join(kin.cmdline()) for kin in started)
+
+
+def _witness(folder: Path) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(300,), daemon=True)
+    child.start()
     me = psutil.Process()
     with (folder / f"rank-{os.environ['RANK']}-of-{os.environ['DIST_TRAIN_ATTEMPT']}.jsonl").open(
         "w"
     ) as file:
         while True:
             stop = Path(os.environ["DIST_TRAIN_STOP_FILE"]).read_bytes()[0]
-            workers = sum(_lives(kin) for kin in me.children() if kin.pid != child.pid)
-            line = {"stop": stop, "sleep": child.poll() is None, "workers": workers}
+            line = {"stop": stop, "spawned": child.is_alive(), "workers": _workers(me)}
             file.write(json.dumps(line) + "\n")
             file.flush()
             time.sleep(0.02)
 
 
 if os.environ.get("WITNESS") and "RANK" in os.environ:
-    threading.Thread(
-        target=_witness,
-        args=(Path(os.environ["WITNESS"]), subprocess.Popen(["sleep", "300"])),
-        daemon=True,
-    ).start()
+    # In this thread: on Python 3.11 the start of the tracker unblocks SIGTERM in it (cpython #127586).
+    resource_tracker.ensure_running()
+    threading.Thread(target=_witness, args=(Path(os.environ["WITNESS"]),), daemon=True).start()

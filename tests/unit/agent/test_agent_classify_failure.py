@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from torch._utils import ExceptionWrapper
@@ -118,3 +121,27 @@ def test_a_loader_workers_error_is_reduced_to_its_own_text(error: Exception, mes
 @pytest.mark.parametrize("text", ["", "no such file", "Caught ValueError in a bottle"])
 def test_any_other_text_is_unchanged(text: str) -> None:
     assert innermost_message(text) == text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        str(subprocess.CalledProcessError(-signal.SIGTERM, ["sleep", "60"])),
+        str(subprocess.CalledProcessError(128 + signal.SIGTERM, "make")),
+        "DataLoader worker (pid 4711) is killed by signal: Terminated. ",
+        "g++: fatal error: Terminated signal terminated program cc1plus",
+        "A process in the process pool was terminated abruptly while the future was running or pending.",
+    ],
+)
+def test_a_preemption_that_ends_what_a_rank_has_started_is_a_preemption(message: str) -> None:
+    lost = RankExit(1, "RuntimeError", message, scheduler_sigterm=True)
+    caused = RankExit(1, "RuntimeError", "no kernel", traceback=message, scheduler_sigterm=True)
+    for rank in (lost, caused):
+        assert exit_code_of(rank) == 75
+        assert classify(rank)[1].startswith("the scheduler's SIGTERM ended what it had started: ")
+    for other in (
+        replace(lost, scheduler_sigterm=False),
+        replace(lost, message="CUDA out of memory"),
+        replace(lost, exception=None),
+    ):
+        assert exit_code_of(other) == 1
