@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from dist_train.agent import timeouts
+from dist_train.agent.coordination.membership_line import node_names, nodes_here
 from dist_train.agent.coordination.messages import (
     Bye,
     Join,
@@ -222,7 +223,6 @@ class Coordinator:
 
     def _begin(self) -> list[Send]:
         joins = [self._joins[node] for node in range(self.nodes)]
-        hosts = [join.host for join in joins]
         nodes = [{"host": join.host, "machine": join.machine, **join.scheduler} for join in joins]
         attempt = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
         address, port = self._open_store()
@@ -231,7 +231,7 @@ class Coordinator:
             nodes_or_ranks.clear()
         self._failures.clear()
         self._stopped.clear()
-        return self._to_all(Start(attempt, address, port, hosts))
+        return self._to_all(Start(attempt, address, port))
 
     def _on_failures(self, records: list[dict[str, object]]) -> list[Send]:
         new = [Failure.from_record(dict(record)) for record in records]
@@ -306,19 +306,20 @@ class Coordinator:
         for nodes in (self._ever_joined, self._gone, self._leaving):
             nodes.discard(node)
 
-    def _missing(self) -> list[int]:
-        return [node for node in range(self.nodes) if node not in self._joins]
+    def _membership(self) -> tuple[str, str]:
+        """Name the missing nodes and those that are here."""
+        missing = (f"node {node}" for node in range(self.nodes) if node not in self._joins)
+        here = (f"node {node} ({join.host})" for node, join in sorted(self._joins.items()))
+        return node_names(missing), nodes_here(here)
 
     def _give_up_waiting(self, now: float) -> list[Send]:
-        names = ", ".join(f"node {node}" for node in self._missing())
-        here = ", ".join(f"node {node} ({join.host})" for node, join in self._joins.items())
-        why = f"{names} never came in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
+        names, here = self._membership()
+        why = f"{names} never came in {now - self._started_at:.0f} s; here: {here}"
         return self._refuse(why, ExitCode.UNAVAILABLE)
 
     def _membership_check(self, now: float) -> list[Send]:
         self._next_membership_check = now + self._timing.membership_check_s
-        present = {str(node): join.host for node, join in self._joins.items()}
-        return self._to_all(Waiting(self._missing(), present, now - self._started_at))
+        return self._to_all(Waiting(*self._membership(), now - self._started_at))
 
     def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
         self._recorder.ended(verdict, failure)

@@ -16,13 +16,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from dist_train.agent import timeouts
+from dist_train.agent.coordination.agent_connection import AgentConnection
 from dist_train.agent.coordination.handshake import (
+    LONGEST_HELLO,
     Identity,
-    LineReader,
     NoAnswer,
     NodeRefused,
     request_handshake,
 )
+from dist_train.agent.coordination.line_buffer import LineReader
 from dist_train.errors import ConfigError, RendezvousError
 from dist_train.jobs.port_holder import port_holder
 from dist_train.rundir.records import write_bytes_atomic
@@ -90,7 +92,7 @@ def connect(
     give_up: Callable[[], bool],
     stale_address_s: float = 0.0,
     retry_s: float = RETRY_S,
-) -> tuple[socket.socket, LineReader]:
+) -> AgentConnection:
     """Connect to node 0 and be accepted, retrying until the deadline; the name is resolved at each try.
 
     Args:
@@ -123,7 +125,7 @@ def connect(
         time.sleep(retry_s)
 
 
-def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket.socket, LineReader]:
+def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> AgentConnection:
     located = endpoint.locate()
     if located is None:
         raise FileNotFoundError(f"{endpoint.file} is not there yet")
@@ -132,12 +134,12 @@ def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket
     connection = socket.create_connection((host, port), timeout=timeouts.CONNECT_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = LineReader(connection)
-        request_handshake(connection, reader, identity, node, f"{host}:{port}")
+        reader = LineReader(connection, LONGEST_HELLO)
+        seals = request_handshake(connection, reader, identity, node, f"{host}:{port}")
     except BaseException:
         connection.close()
         raise
-    return connection, reader
+    return AgentConnection(connection, reader, seals)
 
 
 def _reason(endpoint: Endpoint, error: Exception) -> str:

@@ -87,7 +87,7 @@ class NodeAgent(LocalElasticAgent):
         self._graceful_stop = graceful_stop
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
-        self._attempt = Start(0, "", 0, [])
+        self._attempt = Start(0, "", 0)
         # Node 0's decision at the end of the last attempt here.
         self.last_verdict: Verdict | None = None
 
