@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dist_train.agent.descriptor_limit import restore_descriptor_limit
 from dist_train.agent.workers.rank_log import RankLog
 
 _TAIL_LINES = 15
@@ -90,4 +91,5 @@ def start_rank(
         bufsize=0,
     )
     UNREAPED.add(process.pid)
+    restore_descriptor_limit(process.pid)  # long before its interpreter has come to the user's code
     return Rank(rank, local_rank, process, error_file, log)
