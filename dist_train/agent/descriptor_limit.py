@@ -24,7 +24,7 @@ def raise_descriptor_limit(connections: int) -> None:
     if most < connections + _OWN:
         raise ConfigError(
             f"the agent of node 0 may open {most} files and connections and needs {connections + _OWN}",
-            cause="it holds a connection of every node and of every rank; `ulimit -Hn` on that node is too low",
+            cause="it holds a connection of every node and every rank; `ulimit -Hn` on that node is too low",
             hint="raise the limit of what starts the agents there (LimitNOFILE of its systemd unit, the "
             "container runtime's ulimits)",
         )

@@ -73,6 +73,9 @@ class Node:
         # Before this agent owns the run, listens or connects: a slow file system can hold the interpreter in
         # these imports for minutes (dlopen keeps its lock), and the heartbeats that others wait for with it.
         with frozen_imports():
+            import psutil  # noqa: F401 -- these two are used later, where the command line must not wait for them
+            import xxhash  # noqa: F401
+
             from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
             from dist_train.agent.workers.elastic_agent import NodeAgent, run_agent
         try:

@@ -103,8 +103,9 @@ class CoordinatorServer:
         """Send what was decided, stop listening, close the connections."""
         self._closed.set()
         self._wake()
-        if self._threads[0].is_alive():
-            self._threads[0].join(timeout=2.0)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=2.0)
 
     # The coordinator's thread.
 

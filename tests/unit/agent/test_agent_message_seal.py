@@ -31,7 +31,7 @@ def test_messages_are_accepted_in_their_order_and_once() -> None:
 
 
 def changed(lines: list[bytes]) -> list[bytes]:
-    return [lines[0][:-1] + b" ", *lines[1:]]
+    return [lines[0][:-1] + b" "]
 
 
 @pytest.mark.parametrize(
@@ -39,20 +39,22 @@ def changed(lines: list[bytes]) -> list[bytes]:
     [
         changed,
         lambda lines: [lines[0], lines[0]],
-        lambda lines: [lines[1], lines[0]],
-        lambda lines: [lines[0], lines[2]],
+        lambda lines: [lines[1]],
+        lambda lines: [lines[0], lines[1], lines[0]],
         lambda lines: [b'{"type": "Heartbeat"}'],
         lambda lines: [b""],
         lambda lines: ["\u00e9".encode() * 40 + b" {}"],
     ],
-    ids=["changed", "repeated", "reordered", "dropped", "without a MAC", "empty", "not ASCII"],
+    ids=["changed", "repeated", "before its turn", "an old one", "without a MAC", "empty", "not ASCII"],
 )
 def test_any_other_message_is_refused(attack: Callable[[list[bytes]], list[bytes]]) -> None:
     sender, receiver = MessageSeal(b"key"), MessageSeal(b"key")
     lines = attack([sealed(sender, b'{"n": %d}' % number) for number in range(3)])
+    *before, last = lines
+    for line in before:
+        assert receiver.check(line)
     with pytest.raises(WrongMac):
-        for line in lines:
-            receiver.check(line)
+        receiver.check(last)
 
 
 def test_each_connection_and_direction_has_a_key_of_its_own() -> None:
@@ -61,7 +63,10 @@ def test_each_connection_and_direction_has_a_key_of_its_own() -> None:
         for identity in (KEY, Identity("run-2", b"key"), Identity("run-1", b"other"))
         for challenges in (("a", "b"), ("a", "c"), ("b", "a"), ("ab", ""))
         for node in (1, 2)
-        for seal in (identity.seals(True, challenges, node).sent, identity.seals(True, challenges, node).received)
+        for seal in (
+            identity.seals(True, challenges, node).sent,
+            identity.seals(True, challenges, node).received,
+        )
     }
     assert len(keys) == 3 * 4 * 2 * 2
 
@@ -112,7 +117,7 @@ def relayed(to: Endpoint) -> Iterator[Relay]:
         relay.close()
 
 
-@pytest.mark.proves("Who sits between two agents can add no message: the connection ends, and the log says why")
+@pytest.mark.proves("Who sits between two agents can add no message: the connection ends, the log says why")
 def test_an_added_message_ends_the_connection_at_node_0(caplog: pytest.LogCaptureFixture) -> None:
     coordinator = Kept(2)
     with (

@@ -69,27 +69,34 @@ def test_idle_strangers_keep_no_agent_out() -> None:
 @pytest.mark.usefixtures("limit_of_1024")
 def test_node_0_accepts_again_once_it_has_descriptors() -> None:
     with serving(Kept(2)) as endpoint, idle_strangers(endpoint, 1):
-        taken = []
-        try:
-            while True:
-                taken.append(os.dup(0))
-        except OSError:
-            pass  # this process has none left
-        with idle_descriptors_back(taken), socket.socket() as late:
-            late.connect((endpoint.host, endpoint.port))
-            time.sleep(0.5)  # node 0 tries to accept it, and cannot
+        with no_descriptor_left(), idle_strangers_now(endpoint):
+            time.sleep(0.5)  # node 0 tries to accept the late one, and cannot
         join(endpoint, 1).close()
 
 
 @contextmanager
-def idle_descriptors_back(taken: list[int]) -> Iterator[None]:
-    """Give one back for the caller; the others at the end."""
-    os.close(taken.pop())
+def no_descriptor_left(but: int = 1) -> Iterator[None]:
+    """Take all of this process's descriptors but one."""
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        for _ in range(but):
+            os.close(taken.pop())
     try:
         yield
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+@contextmanager
+def idle_strangers_now(endpoint: Endpoint) -> Iterator[None]:
+    """One stranger, by this process's last descriptor."""
+    with socket.socket() as late:
+        late.connect((endpoint.host, endpoint.port))
+        yield
 
 
 def test_the_time_for_a_handshake_counts_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +156,8 @@ def test_a_malformed_hello_closes_quietly(
 
 def test_20_mb_without_a_newline_are_refused_early() -> None:
     with serving(Kept(2)) as endpoint:
-        with stranger(endpoint) as connection, pytest.raises(OSError, match="reset|Broken pipe"):
-            for _ in range(320):
-                connection.sendall(b"x" * 65536)
-                time.sleep(0.001)
+        with stranger(endpoint) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
+            connection.sendall(b"x" * 20_000_000)
         join(endpoint).close()
 
 
@@ -160,6 +165,6 @@ def test_connections_need_no_threads_of_their_own() -> None:
     with serving(Kept(200)) as endpoint:
         before = threading.active_count()
         connections = [join(endpoint, node) for node in range(60)] + [stranger(endpoint) for _ in range(60)]
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         for connection in connections:
             connection.close()
