@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.agent_connection import AgentConnection
 from dist_train.agent.coordination.handshake import (
-    LONGEST_HELLO,
+    LONGEST_LINE,
     Identity,
     NoAnswer,
     NodeRefused,
@@ -60,7 +60,7 @@ class Endpoint:
         if self.descriptor is not None:
             return socket.socket(fileno=self.descriptor)
         try:
-            listener = socket.create_server(("", self.port), family=socket.AF_INET, backlog=1024)
+            listener = socket.create_server(("", self.port), family=socket.AF_INET, backlog=4096)
         except OSError as error:
             raise RendezvousError(
                 f"port {self.port} on this node cannot be listened on: {os.strerror(error.errno or 0)}",
@@ -134,7 +134,7 @@ def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> AgentConnect
     connection = socket.create_connection((host, port), timeout=timeouts.CONNECT_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = LineReader(connection, LONGEST_HELLO)
+        reader = LineReader(connection, LONGEST_LINE)
         seals = request_handshake(connection, reader, identity, node, f"{host}:{port}")
     except BaseException:
         connection.close()

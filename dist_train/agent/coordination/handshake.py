@@ -29,7 +29,7 @@ from dist_train.agent.coordination.message_seal import MessageSeal
 from dist_train.errors import ConfigError, RendezvousError
 
 _PROTOCOL = "2"
-LONGEST_HELLO = 4096  # a line of the handshake; no more is kept of a stranger's
+LONGEST_LINE = 4096  # a line of the handshake; no more is kept of a stranger's
 
 
 @dataclass(frozen=True)

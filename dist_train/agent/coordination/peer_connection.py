@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Iterator
 from itertools import islice
 
-from dist_train.agent.coordination.handshake import LONGEST_HELLO, ConnectionSeals, HandshakeAnswer
+from dist_train.agent.coordination.handshake import LONGEST_LINE, ConnectionSeals, HandshakeAnswer
 from dist_train.agent.coordination.line_buffer import LineBuffer
 from dist_train.agent.coordination.messages import LONGEST_MESSAGE, Message, decode
 
@@ -35,7 +35,7 @@ class PeerConnection:
         self.node: int | None = None
         self.heard_at = now
         self._handshake = handshake
-        self._buffer = LineBuffer(LONGEST_HELLO)
+        self._buffer = LineBuffer(LONGEST_LINE)
         self._seals: ConnectionSeals | None = None
         self._unsent: deque[memoryview] = deque()
         self.unsent_bytes = 0

@@ -14,7 +14,7 @@ import pytest
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.endpoint import Endpoint, connect
-from dist_train.agent.coordination.handshake import LONGEST_HELLO, HandshakeAnswer, Identity
+from dist_train.agent.coordination.handshake import LONGEST_LINE, HandshakeAnswer, Identity
 from dist_train.agent.coordination.line_buffer import LineReader
 from dist_train.errors import ConfigError, DistTrainError, RendezvousError
 
@@ -61,7 +61,7 @@ def as_node_0(identity: Identity = OWN, taken: set[int] = frozenset()) -> Callab
     def serve(connection: socket.socket) -> None:
         handshake = HandshakeAnswer(identity, 2)
         connection.sendall(handshake.greeting)
-        reply, _ = handshake.answer(LineReader(connection, LONGEST_HELLO).line() or b"", taken)
+        reply, _ = handshake.answer(LineReader(connection, LONGEST_LINE).line() or b"", taken)
         connection.sendall(reply)
 
     return serve

@@ -16,7 +16,7 @@ import pytest
 from dist_train.agent.coordination.coordinator import Coordinator, Send
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.endpoint import Endpoint, connect
-from dist_train.agent.coordination.handshake import LONGEST_HELLO, Identity
+from dist_train.agent.coordination.handshake import LONGEST_LINE, Identity
 from dist_train.agent.coordination.line_buffer import LineReader, LineTooLong
 from dist_train.agent.coordination.messages import (
     Heartbeat,
@@ -131,4 +131,4 @@ class Chunks:
 def test_a_stranger_may_not_send_a_long_line() -> None:
     content = Chunks(b"x" * (4 << 20) + b"\n")
     with pytest.raises(LineTooLong):
-        LineReader(cast(socket.socket, content), LONGEST_HELLO).line()
+        LineReader(cast(socket.socket, content), LONGEST_LINE).line()

@@ -116,7 +116,7 @@ def test_the_time_for_a_handshake_counts_in_total(monkeypatch: pytest.MonkeyPatc
         assert 0.9 < time.monotonic() - began < 8
 
 
-HELLO = b'{"node": %b, "version": "1", "challenge": %b, "mac": %b}'
+REQUEST = b'{"node": %b, "version": "1", "challenge": %b, "mac": %b}'
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ HELLO = b'{"node": %b, "version": "1", "challenge": %b, "mac": %b}'
         b"[" * 4000,
         b'{"a":' * 800,
         b"[" * 100_000,
-        HELLO % (b"1e400", b'"x"', b'"x"'),
-        HELLO % (b"NaN", b'"x"', b'"x"'),
-        HELLO % (b"9" * 3000, b'"x"', b'"x"'),
-        HELLO % (b"true", b'"x"', b'"x"'),
-        HELLO % (b"1", b'"x"', '"\u00e9\U0001f600"'.encode()),
-        HELLO % (b"1", b'"x"', b'"\\ud800"'),
-        HELLO % (b"1", b'"\\ud800"', b'"x"'),
-        HELLO % (b"1", b"{}", b"[]"),
+        REQUEST % (b"1e400", b'"x"', b'"x"'),
+        REQUEST % (b"NaN", b'"x"', b'"x"'),
+        REQUEST % (b"9" * 3000, b'"x"', b'"x"'),
+        REQUEST % (b"true", b'"x"', b'"x"'),
+        REQUEST % (b"1", b'"x"', '"\u00e9\U0001f600"'.encode()),
+        REQUEST % (b"1", b'"x"', b'"\\ud800"'),
+        REQUEST % (b"1", b'"\\ud800"', b'"x"'),
+        REQUEST % (b"1", b"{}", b"[]"),
         b"null",
         b"\xff\xfe",
         b"",
@@ -140,7 +140,7 @@ HELLO = b'{"node": %b, "version": "1", "challenge": %b, "mac": %b}'
     ],
     ids=lambda line: line[:40].decode(errors="replace"),
 )
-def test_a_malformed_hello_closes_quietly(
+def test_a_malformed_handshake_closes_quietly(
     line: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[object] = []
