@@ -40,7 +40,7 @@ FINGERPRINT = {f"fact {number}": "x" * 32 for number in range(12)}
 
 
 class Cost(NamedTuple):
-    """What one round cost; CPU time of node 0's server as a share of one core, while all agents are idle."""
+    """What one round cost; `idle_share` of a core is for node 0's heartbeats (these agents send none)."""
 
     seconds: float
     mib: float
