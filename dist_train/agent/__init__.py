@@ -13,5 +13,6 @@ node          Node: client, attempts, exit of one node
 node_zero     NodeZero: what node 0 runs in addition
 command_line  read the settings from argv and environment
 settings      Settings: the settings of one agent, plain data
+descriptor_limit  node 0's limit of open files
 timeouts      how long anything may take before it counts as lost
 """

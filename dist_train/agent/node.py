@@ -80,6 +80,14 @@ class Node:
     def run(self) -> AgentExit:
         """Run attempts until the verdict; return how this agent ends."""
         settings = self._settings
+        # Before this agent owns the run, listens or connects: a slow file system can hold the interpreter in
+        # these imports for minutes (dlopen keeps its lock), and the heartbeats that others wait for with it.
+        with frozen_imports():
+            import psutil  # noqa: F401 -- these two are used later, where the command line must not wait for them
+            import xxhash  # noqa: F401
+
+            from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
+            from dist_train.agent.workers.elastic_agent import NodeAgent, run_agent
         try:
             if settings.node == 0:
                 self._node_zero = NodeZero(
@@ -90,10 +98,6 @@ class Node:
                     lambda: self._stop_reason is not None,
                     lambda: self._on_signal(CANCEL),
                 )
-            # torch is imported only now: the other nodes can connect meanwhile.
-            with frozen_imports():
-                from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
-                from dist_train.agent.workers.elastic_agent import NodeAgent, run_agent
 
             def begin(start: Start) -> None:
                 self._attempt = start.attempt
@@ -142,7 +146,7 @@ class Node:
             endpoint = Endpoint(self._node_zero.loopback, self._node_zero.port)
         deadline = self._join_by if platform.replaces_nodes else time.monotonic() + settings.join_s
         try:
-            connection, reader = connect(
+            connection = connect(
                 endpoint,
                 self._identity,
                 settings.node,
@@ -158,8 +162,8 @@ class Node:
             if platform.replaces_nodes and self._stop_reason is not None:
                 raise Preempted(f"node {settings.node} was stopped before it had reached node 0") from None
             raise
-        self._reached = str(connection.getpeername()[0])
-        self._client = CoordinatorClient(connection, reader, self._on_stop_from_node_0, self._on_waiting)
+        self._reached = connection.peer_address
+        self._client = CoordinatorClient(connection, self._on_stop_from_node_0, self._on_waiting)
         if self._stop_reason is not None:
             self._client.send(StopAsked(settings.node, self._stop_reason))
         return self._client
@@ -238,9 +242,7 @@ class Node:
         self._graceful_stop.ask()
 
     def _on_waiting(self, waiting: Waiting) -> None:
-        missing = ", ".join(f"node {node}" for node in waiting.missing)
-        present = ", ".join(f"node {node} ({host})" for node, host in sorted(waiting.present.items()))
-        text = f"waiting for {missing} since {waiting.waited_s:.0f} s; here: {present or 'nobody'}"
+        text = f"waiting for {waiting.missing} since {waiting.waited_s:.0f} s; here: {waiting.here}"
         logger.info(text)
         if self._settings.node == 0:
             self._output.note(text)

@@ -20,6 +20,7 @@ from dist_train.agent.coordination.store_address import (
     choose_store_address,
     own_addresses,
 )
+from dist_train.agent.descriptor_limit import raise_descriptor_limit
 from dist_train.agent.platform.base_platform import Platform
 from dist_train.agent.records.recorder import RunRecorder
 from dist_train.agent.records.run_dir_nonce import write_nonce
@@ -56,6 +57,8 @@ class NodeZero:
         self._note = note
         self._on_cancel = on_cancel
         self._store: object | None = None
+        ranks = settings.world_size if settings.init_method == "env://" else 0
+        raise_descriptor_limit(settings.nodes + ranks)
         self._recorder = RunRecorder(settings, platform)
         self._recorder.start(stop_asked)
         try:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.attempt_state import AttemptState, lost_node
+from dist_train.agent.coordination.membership_line import node_names, nodes_here
 from dist_train.agent.coordination.messages import (
     Bye,
     Join,
@@ -212,7 +213,6 @@ class Coordinator:
 
     def _begin(self) -> list[Send]:
         joins = [self._joins[node] for node in range(self.nodes)]
-        hosts = [join.host for join in joins]
         nodes = [_facts_of(join) for join in joins]
         number = self._recorder.begin_attempt(nodes, self._joins[0].fingerprint)
         reached = frozenset(join.reached for join in joins if join.node != 0)
@@ -221,7 +221,7 @@ class Coordinator:
         self._has_begun = True
         self._attempt = AttemptState(number, self._joins)
         self._joins = {}
-        return self._to_all(Start(number, address, port, hosts))
+        return self._to_all(Start(number, address, port))
 
     def _on_report(self, node: int, message: RankExited | NodeFailed | NodeStopped | NodeDone) -> list[Send]:
         attempt = self._attempt
@@ -319,23 +319,27 @@ class Coordinator:
         for nodes in (self._ever_joined, self._gone, self._leaving):
             nodes.discard(node)
 
-    def _missing(self) -> list[int]:
-        return [node for node in range(self.nodes) if node not in self._joins]
+    def _first_missing(self) -> int:
+        return next(node for node in range(self.nodes) if node not in self._joins)
+
+    def _membership(self) -> tuple[str, str]:
+        """Name the missing nodes and those that are here."""
+        missing = (f"node {node}" for node in range(self.nodes) if node not in self._joins)
+        here = (f"node {node} ({join.host})" for node, join in sorted(self._joins.items()))
+        return node_names(missing), nodes_here(here)
 
     def _give_up_waiting(self, now: float) -> list[Send]:
-        names = ", ".join(f"node {node}" for node in self._missing())
-        here = ", ".join(f"node {node} ({join.host})" for node, join in self._joins.items())
-        waited = f"in {now - self._started_at:.0f} s; here: {here or 'nobody'}"
+        names, here = self._membership()
+        waited = f"in {now - self._started_at:.0f} s; here: {here}"
         if not self._has_begun:
             return self._refuse(f"{names} never came {waited}", ExitCode.UNAVAILABLE)
-        failure = lost_node(self._missing()[0], "unknown host", f"{names} did not come back {waited}")
+        failure = lost_node(self._first_missing(), "unknown host", f"{names} did not come back {waited}")
         decision = self._recorder.decide(failure, self.stopping is not None)
         return self._end(Verdict("exit", decision.exit_code, decision.why, failure.to_record()), failure)
 
     def _membership_check(self, now: float) -> list[Send]:
         self._next_membership_check = now + self._timing.membership_check_s
-        present = {str(node): join.host for node, join in self._joins.items()}
-        return self._to_all(Waiting(self._missing(), present, now - self._started_at))
+        return self._to_all(Waiting(*self._membership(), now - self._started_at))
 
     def _end(self, verdict: Verdict, failure: Failure | None) -> list[Send]:
         self._recorder.ended(verdict, failure)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
 
 from dist_train.agent import timeouts
-from dist_train.agent.coordination.handshake import LineReader
+from dist_train.agent.coordination.agent_connection import AgentConnection
+from dist_train.agent.coordination.message_seal import WrongMac
 from dist_train.agent.coordination.messages import (
     Heartbeat,
     Message,
@@ -17,8 +17,6 @@ from dist_train.agent.coordination.messages import (
     StopWorkers,
     Verdict,
     Waiting,
-    decode,
-    encode,
 )
 
 logger = logging.getLogger(__name__)
@@ -34,16 +32,13 @@ class CoordinatorClient:
 
     def __init__(
         self,
-        connection: socket.socket,
-        reader: LineReader,
+        connection: AgentConnection,
         on_stop: Callable[[str], None],
         on_waiting: Callable[[Waiting], None],
     ) -> None:
         self._connection = connection
-        self._reader = reader
         self._on_stop = on_stop
         self._on_waiting = on_waiting
-        self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self.start: Start | None = None
@@ -56,8 +51,7 @@ class CoordinatorClient:
     def send(self, message: Message) -> None:
         """Send a message; a broken connection sets `lost` and raises nothing."""
         try:
-            with self._lock:
-                self._connection.sendall(encode(message))
+            self._connection.send(message)
         except OSError as error:
             self._set_lost(f"node 0 does not answer: {error.strerror or error}")
 
@@ -87,10 +81,14 @@ class CoordinatorClient:
     def _read(self) -> None:
         why = "node 0's agent is gone (its connection closed)"
         try:
-            while (line := self._reader.line()) is not None:
-                self._receive(decode(line))
+            while (message := self._connection.receive()) is not None:
+                self._receive(message)
         except TimeoutError:
             why = f"no heartbeat of node 0 for {timeouts.HEARTBEAT_LOST_S:g} s"
+        except WrongMac as error:
+            why = "what comes from node 0 is not its agent's (a wrong MAC)"
+            logger.warning("connection to node 0: %s", error)
+            self._connection.close()
         except (OSError, ValueError) as error:
             logger.info("connection to node 0: %s", error)
         self._set_lost(why)

@@ -17,13 +17,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.address import family_of, is_address, may_be_reached_by_both
+from dist_train.agent.coordination.agent_connection import AgentConnection
 from dist_train.agent.coordination.handshake import (
+    LONGEST_LINE,
     Identity,
-    LineReader,
     NoAnswer,
     NodeRefused,
     request_handshake,
 )
+from dist_train.agent.coordination.line_buffer import LineReader
 from dist_train.errors import ConfigError, RendezvousError
 from dist_train.jobs.host_port import host_port, split_host_port
 from dist_train.jobs.port_holder import port_holder
@@ -65,7 +67,7 @@ class Endpoint:
         # An IPv6 socket takes IPv4 too.
         dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
-            listener = socket.create_server(("", self.port), family=family, backlog=1024, dualstack_ipv6=dual)
+            listener = socket.create_server(("", self.port), family=family, backlog=4096, dualstack_ipv6=dual)
         except OSError as error:
             raise RendezvousError(
                 f"port {self.port} on this node cannot be listened on: {os.strerror(error.errno or 0)}",
@@ -98,7 +100,7 @@ def connect(
     give_up: Callable[[], bool],
     stale_address_s: float = 0.0,
     retry_s: float = RETRY_S,
-) -> tuple[socket.socket, LineReader]:
+) -> AgentConnection:
     """Connect to node 0 and be accepted, retrying until the deadline; the name is resolved at each try.
 
     Args:
@@ -131,7 +133,7 @@ def connect(
         time.sleep(retry_s)
 
 
-def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket.socket, LineReader]:
+def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> AgentConnection:
     located = endpoint.locate()
     if located is None:
         raise FileNotFoundError(f"{endpoint.file} is not there yet")
@@ -140,12 +142,12 @@ def _try_once(endpoint: Endpoint, identity: Identity, node: int) -> tuple[socket
     connection = socket.create_connection((host, port), timeout=timeouts.CONNECT_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = LineReader(connection)
-        request_handshake(connection, reader, identity, node, host_port(host, port))
+        reader = LineReader(connection, LONGEST_LINE)
+        seals = request_handshake(connection, reader, identity, node, host_port(host, port))
     except BaseException:
         connection.close()
         raise
-    return connection, reader
+    return AgentConnection(connection, reader, seals)
 
 
 def _reason(endpoint: Endpoint, error: Exception) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+LONGEST_MESSAGE = 32 << 20  # bytes; a failure report is cut to far less
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,10 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Which nodes have joined and which are missing."""
+    """Which nodes are missing and which are here: names of some, a count of many (see membership_line)."""
 
-    missing: list[int]
-    present: dict[str, str]
+    missing: str
+    here: str
     waited_s: float
 
 
@@ -112,7 +114,6 @@ class Start:
     attempt: int
     master_addr: str
     master_port: int
-    hosts: list[str]
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,14 @@ _TYPES: dict[str, type[Message]] = {
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message as one line."""
-    return json.dumps({"type": type(message).__name__, **asdict(message)}).encode() + b"\n"
+    """Encode a message as JSON without a newline."""
+    return json.dumps({"type": type(message).__name__, **vars(message)}).encode()
 
 
 def decode(line: bytes) -> Message:
-    """Decode a line of `encode`; raises ValueError for anything else."""
+    """Decode what `encode` has made; raises ValueError for anything else."""
     try:
         record = json.loads(line)
         return _TYPES[record.pop("type")](**record)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a message of a dist-train agent: {line[:80]!r}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dist_train.agent.coordination.membership_line import node_names
 from dist_train.agent.coordination.messages import Join
 
 
@@ -24,7 +25,7 @@ def disagreement(joins: Mapping[int, Join], nonce: str) -> str | None:
 
 def _unshared_directory(joins: Mapping[int, Join], nonce: str) -> str | None:
     without = [join for join in joins.values() if join.nonce != nonce]
-    names = ", ".join(f"node {join.node} ({join.host})" for join in without)
+    names = node_names(f"node {join.node} ({join.host})" for join in without)
     return f"the run directory is not shared by {names}" if without else None
 
 
@@ -32,7 +33,7 @@ def _unreachable_ranks(joins: Mapping[int, Join]) -> str | None:
     on_loopback = [join for join in joins.values() if join.loopback]
     if not on_loopback or len({join.machine for join in joins.values()}) == 1:
         return None
-    names = ", ".join(f"{join.machine} -> {join.loopback} on node {join.node}" for join in on_loopback)
+    names = node_names(f"{join.machine} -> {join.loopback} on node {join.node}" for join in on_loopback)
     return (
         f"a machine's own name resolves to a loopback address there ({names}): ranks elsewhere could "
         "not reach its ranks; name the network between the nodes with --interface NAME or CIDR"

@@ -52,6 +52,7 @@ class RunRecorder:
         self._attempt = 0
         self._began = False
         self._stop = threading.Event()
+        self._failing: dict[str, str] = {}
         self._seen = set(committed_steps(self._run))
         self._poller = threading.Thread(target=self._poll, name="agent-records", daemon=True)
 
@@ -251,16 +252,28 @@ class RunRecorder:
     def _poll(self) -> None:
         beat_at = time.monotonic() + timeouts.HEARTBEAT_S
         while not self._stop.wait(_POLL_S):
-            self._note_checkpoints()
+            self._try("the checkpoints cannot be listed or recorded", self._note_checkpoints)
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + timeouts.HEARTBEAT_S
-                self._lease.beat(self._attempt)
-        self._note_checkpoints()
+                self._try("the lease cannot be renewed", lambda: self._lease.beat(self._attempt))
+        self._try("the checkpoints cannot be listed or recorded", self._note_checkpoints)
+
+    def _try(self, what: str, call: Callable[[], None]) -> None:
+        """Do what is done again at the next poll: no descriptor left and NFS's stale handles pass."""
+        try:
+            call()
+        except OSError as error:
+            if self._failing.get(what) != str(error):
+                logger.warning("%s, and it is tried again: %s", what, error)
+            self._failing[what] = str(error)
+        else:
+            self._failing.pop(what, None)
 
     def _note_checkpoints(self) -> None:
         steps = committed_steps(self._run)
         for step in steps:
             if step not in self._seen:
                 append_event(self._run, "checkpoint_committed", self._attempt, step=step)
+                self._seen.add(step)
         # A step that was quarantined may be committed again.
         self._seen = set(steps)

@@ -92,7 +92,7 @@ class NodeAgent(LocalElasticAgent):
         self._start_method = start_method
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
-        self._attempt = Start(0, "", 0, [])
+        self._attempt = Start(0, "", 0)
         self._memory = MemoryWatch()
         self._store_prefix = ""
         # Node 0's decision at the end of the last attempt here.

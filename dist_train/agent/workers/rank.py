@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dist_train.agent.descriptor_limit import restore_descriptor_limit
 from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.workers.rank_log import RankLog
 
@@ -89,4 +90,5 @@ def spawn_process(target: Sequence[str], environ: Mapping[str, str]) -> RankProc
         bufsize=0,
     )
     UNREAPED.add(process.pid)
+    restore_descriptor_limit(process.pid)  # long before its interpreter has come to the user's code
     return process

@@ -103,7 +103,7 @@ def started(node0: Coordinator) -> list[Send]:
 
 
 def test_an_attempt_starts_when_all_nodes_have_joined(node0: Coordinator) -> None:
-    assert started(node0) == [(n, Start(0, "127.0.0.1", 29500, ["host0", "host1"])) for n in (0, 1)]
+    assert started(node0) == [(n, Start(0, "127.0.0.1", 29500)) for n in (0, 1)]
 
 
 def test_missing_nodes_are_named_every_15_s_and_given_up_at_the_deadline(
@@ -114,7 +114,7 @@ def test_missing_nodes_are_named_every_15_s_and_given_up_at_the_deadline(
     assert node0.tick() == []
     clock.now += 1
     sends = node0.tick()
-    assert sends[0] == (0, Waiting([1], {"0": "host0"}, 15.0))
+    assert sends[0] == (0, Waiting("node 1", "node 0 (host0)", 15.0))
     clock.now += 44
     assert not any(isinstance(message, Verdict) for _, message in node0.tick())
     clock.now += 1

@@ -14,7 +14,8 @@ import pytest
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.endpoint import Endpoint, connect
-from dist_train.agent.coordination.handshake import Identity, LineReader, answer_handshake
+from dist_train.agent.coordination.handshake import LONGEST_LINE, HandshakeAnswer, Identity
+from dist_train.agent.coordination.line_buffer import LineReader
 from dist_train.errors import ConfigError, DistTrainError, RendezvousError
 
 OWN = Identity("run-1", b"key")
@@ -52,13 +53,16 @@ def reach(
 ) -> None:
     notes = [] if notes is None else notes
     deadline = time.monotonic() + within_s
-    connection, _ = connect(endpoint, identity, node, deadline, notes.append, lambda: False, stale_address_s)
+    connection = connect(endpoint, identity, node, deadline, notes.append, lambda: False, stale_address_s)
     connection.close()
 
 
 def as_node_0(identity: Identity = OWN, taken: set[int] = frozenset()) -> Callable[[socket.socket], None]:  # type: ignore[assignment]
     def serve(connection: socket.socket) -> None:
-        answer_handshake(connection, LineReader(connection), identity, 2, set(taken))
+        handshake = HandshakeAnswer(identity, 2)
+        connection.sendall(handshake.greeting)
+        reply, _ = handshake.answer(LineReader(connection, LONGEST_LINE).line() or b"", taken)
+        connection.sendall(reply)
 
     return serve
 

@@ -16,14 +16,14 @@ import pytest
 from dist_train.agent.coordination.coordinator import Coordinator, Send
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.endpoint import Endpoint, connect
-from dist_train.agent.coordination.handshake import Identity, LineReader
+from dist_train.agent.coordination.handshake import LONGEST_LINE, Identity
+from dist_train.agent.coordination.line_buffer import LineReader, LineTooLong
 from dist_train.agent.coordination.messages import (
     Heartbeat,
     Message,
     NodeFailed,
     Start,
     Verdict,
-    decode,
     encode,
 )
 from dist_train.agent.settings import Settings
@@ -32,7 +32,7 @@ from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
 
 KEY = Identity("run-1", b"key")
-START = Start(0, "h", 29500, ["h"])
+START = Start(0, "h", 29500)
 LONG = "could not load: " + "x" * 400_000 + " (the real reason)"
 
 
@@ -99,15 +99,17 @@ def test_a_message_of_any_size_reaches_node_0_and_back(size: int) -> None:
     server = CoordinatorServer(listener, KEY, cast(Coordinator, coordinator), lambda error: [])
     server.start()
     deadline = time.monotonic() + 20.0
-    connection, reader = connect(endpoint, KEY, 1, deadline, lambda text: None, lambda: False)
+    connection = connect(endpoint, KEY, 1, deadline, lambda text: None, lambda: False)
     try:
         sent = NodeFailed(1, [{"class": "exception", "message": "x" * size}], 0)
-        connection.sendall(encode(sent))
+        connection.send(sent)
         assert coordinator.changed.wait(20)
         assert coordinator.received == [sent], coordinator.losses
         answer: Message = Heartbeat()
         while isinstance(answer, Heartbeat):
-            answer = decode(reader.line() or b"")
+            received = connection.receive()
+            assert received is not None
+            answer = received
         assert isinstance(answer, Verdict)
         assert answer.failure is not None
         assert len(answer.failure["message"]) == 3_000_000
@@ -128,4 +130,5 @@ class Chunks:
 
 def test_a_stranger_may_not_send_a_long_line() -> None:
     content = Chunks(b"x" * (4 << 20) + b"\n")
-    assert LineReader(cast(socket.socket, content)).line() is None
+    with pytest.raises(LineTooLong):
+        LineReader(cast(socket.socket, content), LONGEST_LINE).line()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,10 +16,12 @@ from dist_train import env
 from dist_train.agent.command_line import read_settings
 from dist_train.agent.coordination.messages import Verdict
 from dist_train.agent.platform.choose_platform import platform_of
+from dist_train.agent.records import recorder as recorder_module
 from dist_train.agent.records.recorder import RunRecorder
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, read_failure
+from dist_train.rundir.step_names import step_name
 
 
 @pytest.fixture
@@ -259,3 +265,43 @@ def test_a_run_that_ctrl_c_stopped_says_130_as_its_launch_did(run: RunDir) -> No
     run.interrupted("12.0").touch()
     made.ended(Verdict("exit", 75, "saved and stopped"), None)
     assert [event["exit_code"] for event in read_events(run, "preempted")] == [130]
+
+
+def test_the_watch_for_checkpoints_survives_a_file_system_that_fails_for_a_moment(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No descriptor left (EMFILE), a stale handle of NFS (ESTALE): the next look finds what was committed."""
+    failing = threading.Event()
+    looks: list[bool] = []
+    real = recorder_module.committed_steps
+
+    def committed_steps(of: RunDir) -> list[int]:
+        looks.append(failing.is_set())
+        if failing.is_set():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(of)
+
+    monkeypatch.setattr(recorder_module, "committed_steps", committed_steps)
+    monkeypatch.setattr(recorder_module, "_POLL_S", 0.01)
+    watching = recorder(run)
+    watching.start()
+    try:
+        failing.set()
+        wait_until(lambda: looks.count(True) >= 2)
+        for step in (10, 20):
+            (run.checkpoints / step_name(step)).mkdir(parents=True)
+            (run.checkpoints / step_name(step) / "manifest.json").write_text("{}")
+        failing.clear()
+        wait_until(lambda: len(list(read_events(run, "checkpoint_committed"))) >= 2)
+    finally:
+        watching.close()
+    assert [event["step"] for event in read_events(run, "checkpoint_committed")] == [10, 20]
+    said = [record for record in caplog.records if "tried again" in record.message]
+    assert len(said) == 1, "once, not at each look"
+
+
+def wait_until(ready: Callable[[], bool], within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
