@@ -66,7 +66,11 @@ RULES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {
         "action": "FailJob",
-        "onExitCodes": {"containerName": "node", "operator": "In", "values": [1, 2, 73, 76, 77, 78]},
+        "onExitCodes": {
+            "containerName": "node",
+            "operator": "NotIn",
+            "values": [69, 70, 74, 75, 79, *range(128, 160)],
+        },
     },
     {"action": "Ignore", "onExitCodes": {"containerName": "node", "operator": "In", "values": [75, 79]}},
 ]
