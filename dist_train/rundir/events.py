@@ -73,3 +73,8 @@ class RecentEvents:
             else:
                 self._events.append(event)
         return list(self._events)
+
+
+def attempts_of_submission(run: RunDir) -> int:
+    """How many attempts have begun since the last launch or resume."""
+    return sum(event["kind"] == "attempt_started" for event in RecentEvents(run).read())

@@ -1,4 +1,4 @@
-"""Output of a follower: never waits for a reader that has stopped, so that the job's end is seen and recorded."""
+"""Output of a follower: it waits for no reader that has stopped, so that the job's end is seen and recorded."""
 
 from __future__ import annotations
 

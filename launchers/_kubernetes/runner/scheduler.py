@@ -17,6 +17,7 @@ from launchers._kubernetes.api.kinds import JOB, JOB_SET, TRAIN_JOB, Body, Kind
 from launchers._kubernetes.manifest.render import to_yaml
 from launchers._kubernetes.runner import object_submission, removal
 from launchers._kubernetes.runner.pod_logs import NodeLogFollower, read_log
+from launchers._kubernetes.runner.rank_restarts import rank_restarts
 from launchers._kubernetes.state.handles import Job, read_app_id
 from launchers._kubernetes.state.job_object import JobObject, read_job_object
 from launchers._kubernetes.state.job_snapshot import label_of_job, list_pods, take_snapshot
@@ -50,6 +51,8 @@ class SchedulerInputs:
     cluster: Callable[[], Cluster]
     pod_watch: PodWatch
     run_label: str | None = None
+    # Whether to count restarts by a pod's log: who follows the job reads their lines anyway.
+    reads_restarts: Callable[[], bool] = lambda: False
     render: Callable[[AppDef], list[Body]] | None = None
     submission: object_submission.Submission | None = None
 
@@ -77,8 +80,10 @@ class SchedulerMixin:
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Read the status; all of it is in `structured_error_msg` (JobStatus.to_text). None: no such job."""
         job = read_app_id(app_id)
-        snapshot = take_snapshot(self.inputs.cluster(), job, self.inputs.run_label)
-        found = status_of(job, snapshot, self.inputs.pod_watch.seen)
+        cluster = self.inputs.cluster()
+        snapshot = take_snapshot(cluster, job, self.inputs.run_label)
+        restarts = rank_restarts(cluster, snapshot.pods) if self.inputs.reads_restarts() else 0
+        found = status_of(job, snapshot, self.inputs.pod_watch.seen, restarts)
         return None if found is None else _response(app_id, found, snapshot.pods, snapshot.job_object)
 
     def list(self) -> list[ListAppResponse]:
