@@ -190,7 +190,7 @@ def test_a_gang_that_fits_no_machines_is_shown(scene: Scene) -> None:
     [group] = scene.plane.objects(POD_GROUPS)
     assert group["status"]["phase"] == "Inqueue"
     status = scene.status("held")
-    assert f"pod held-trainer-0-0 and 1 more: no machine fits: {why}" in status
+    assert f"pod held-trainer-0 and 1 more: no machine fits: {why}" in status
 
 
 @kinds(TRAINJOB)

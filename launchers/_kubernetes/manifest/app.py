@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef, Resource
 
 __all__ = ["POD_RUN_ROOT", "ROLE", "app_of"]
-# Part of the pod names of a Volcano job; TorchX changes names with other characters than [a-z0-9].
+# The task of a Volcano job, and so a part of its pods' names; TorchX changes names with other characters than [a-z0-9].
 ROLE = "trainer"
 # The user may be missing in the image's /etc/passwd, and the root file system is read-only.
 _HOME = {

@@ -25,7 +25,7 @@ _SUBMISSION = {
 }
 
 
-def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> dict[str, Any]:
+def container(role: Role, spec: JobSpec, options: Options) -> dict[str, Any]:
     """Render the agent as PID 1, in the exec form: without a shell, so that it receives the signals."""
     limits = _limits(role)
     requests = {**limits, **dict(node_resources(spec, options).reserved)}
@@ -34,7 +34,7 @@ def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> 
         "image": role.image,
         "command": [_unexpanded(part) for part in (role.entrypoint, *role.args)],
         "workingDir": options.workdir,
-        "env": _env(role, spec, options, node),
+        "env": _env(role, spec, options),
         "ports": [{"name": name, "containerPort": port} for name, port in role.port_map.items()],
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {
@@ -48,10 +48,7 @@ def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> 
     }
 
 
-def _env(role: Role, spec: JobSpec, options: Options, node: int | None) -> list[dict[str, Any]]:
-    plain = dict(role.env)
-    if node is not None:
-        plain[env.NODE_RANK] = str(node)
+def _env(role: Role, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
     fields = {
         env.POD_UID: "metadata.uid",
         env.POD_NAME: "metadata.name",
@@ -59,7 +56,7 @@ def _env(role: Role, spec: JobSpec, options: Options, node: int | None) -> list[
         env.SUBMISSION: _SUBMISSION[options.kind],
     }
     return [
-        *({"name": name, "value": _unexpanded(value)} for name, value in plain.items()),
+        *({"name": name, "value": _unexpanded(value)} for name, value in role.env.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

@@ -34,9 +34,9 @@ def with_pod_patch(template: dict[str, Any], options: Options) -> dict[str, Any]
     return merge(template, options.pod_patch) if options.pod_patch else template
 
 
-def base_template(app: AppDef, spec: JobSpec, options: Options, node: int | None = None) -> dict[str, Any]:
-    """Render the template before --pod-patch; `node`: where the controller does not set the pod's index."""
-    role = _without_macros(app, node)
+def base_template(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
+    """Render the template before --pod-patch; the controllers set each pod's index."""
+    role = _without_macros(app)
     metadata = {
         "labels": {**labels(spec), _ISTIO: "false"},
         "annotations": {
@@ -47,18 +47,17 @@ def base_template(app: AppDef, spec: JobSpec, options: Options, node: int | None
             **validators.pairs(options.annotation),
         },
     }
-    return {"metadata": metadata, "spec": _spec(role, app, spec, options, node)}
+    return {"metadata": metadata, "spec": _spec(role, app, spec, options)}
 
 
-def _without_macros(app: AppDef, node: int | None) -> Role:
+def _without_macros(app: AppDef) -> Role:
     """Replace TorchX's macros in the role, as TorchX's schedulers do."""
     from torchx.specs import macros
 
-    replica = "" if node is None else str(node)
-    return macros.Values(img_root="", app_id=app.name, replica_id=replica, rank0_env="").apply(app.roles[0])
+    return macros.Values(img_root="", app_id=app.name, replica_id="", rank0_env="").apply(app.roles[0])
 
 
-def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | None) -> dict[str, Any]:
+def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": ceil(spec.grace_s) + _EXIT_MARGIN_S,
@@ -71,7 +70,7 @@ def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | 
         **({"nodeSelector": validators.pairs(options.node_selector)} if options.node_selector else {}),
         "tolerations": _tolerations(spec, options),
         "securityContext": _pod_security(options),
-        "containers": [container(role, spec, options, node)],
+        "containers": [container(role, spec, options)],
         "volumes": _volumes(role, app, spec, options),
     }
 

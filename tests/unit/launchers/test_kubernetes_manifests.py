@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -60,6 +61,21 @@ def test_kueues_label_is_on_the_job_object(job: Job, kind: str) -> None:
         assert found[-1]["spec"]["queue"] == "team-a"
     else:
         assert queues == [None] * (len(found) - 1) + ["team-a"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_that_etcd_refuses_is_refused_before_it_is_submitted(job: Job, kind: str) -> None:
+    long = tuple((f"V{number}", "x" * 100_000) for number in range(15))
+    with pytest.raises(ConfigError, match="has 15[0-9]{5} bytes; the cluster keeps 1441792") as caught:
+        rendered(job(nodes=2, env=long), kind=kind)
+    assert "put long arguments" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_nodes_are_rendered_at_once(job: Job, kind: str) -> None:
+    began = time.monotonic()
+    rendered(job(nodes=1000), kind=kind)
+    assert time.monotonic() - began < 15
 
 
 RULES = [

@@ -86,11 +86,11 @@ class KindRun:
 
 
 def node_of(pod: Pod) -> int:
-    """Node rank of a pod: its completion index, for vcjobs its rendered variable."""
+    """Node rank of a pod: its completion index, for vcjobs the one of its task."""
     if pod.index >= 0:
         return pod.index
     [agent] = pod.manifest["spec"]["containers"]
-    return next(int(one["value"]) for one in agent["env"] if one["name"] == env.NODE_RANK)
+    return next(int(one["value"]) for one in agent["env"] if one["name"] == "VC_TASK_INDEX")
 
 
 def submit_kind(
