@@ -91,14 +91,14 @@ def test_a_restart_of_the_gang_is_shown_and_counted(scene: Scene, kind: JobKind)
     assert "phase      running" in status
     assert status.count("Running on node-") == 2
     assert status.count("restarts 1") == 2
-    scene.plane.manual_kubelet.end(job.pod(0), 3)
+    scene.plane.manual_kubelet.end(job.pod(0), 139)
     scene.plane.wait_for(lambda: job.end != "" or "Terminating" in scene.plane.phases(), "the end begins")
     end_leaving(scene, 79)
     scene.plane.wait_for(lambda: job.end != "", "the end")
-    status = ended(scene, 3)
+    status = ended(scene, 139)
     assert "phase      failed" in status
     assert "its restarts are used up; pod held-" in status
-    assert "exit code 3" in status
+    assert "exit code 139" in status
 
 
 @kinds(of=OF_JOBSETS)
