@@ -1,4 +1,4 @@
-"""`make test-cluster` itself, against the emulated cluster: it passes, leaves nothing, and says what it lacks."""
+"""`make test-cluster` itself, on the emulated cluster: it passes, leaves nothing, says what it lacks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from cluster.harness.job_kinds import remaining_objects
 from cluster.kubernetes_cluster import KubernetesCluster
 
 ROOT = Path(__file__).parents[2]
-GIVEN = {"NAMESPACE": "default", "IMAGE": "registry.test/dist-train:1", "KUBECONFIG": ""}
+GIVEN = {"NAMESPACE": "default", "IMAGE": "registry.test/dist-train:1"}
 
 
 def target(cluster: KubernetesCluster, **given: str) -> list[str]:
     """The command; the environment of these tests is the venv."""
-    values = {**GIVEN, "KUBECONFIG": str(cluster.kubeconfig), "BIN": str(Path(sys.executable).parent), **given}
+    own = {"KUBECONFIG": str(cluster.kubeconfig), "BIN": str(Path(sys.executable).parent)}
+    values = {**GIVEN, **own, **given}
     return ["make", "-o", "venv-dev", "test-cluster", *(f"{name}={text}" for name, text in values.items())]
 
 
@@ -69,7 +70,8 @@ def test_what_was_not_given_is_named(control_plane: KubernetesCluster, name: str
 
 
 def test_a_claim_that_does_not_exist(control_plane: KubernetesCluster) -> None:
-    assert "there is no PersistentVolumeClaim nope in namespace default" in refused(control_plane, CLAIM="nope")
+    said = refused(control_plane, CLAIM="nope")
+    assert "there is no PersistentVolumeClaim nope in namespace default" in said
 
 
 def test_a_namespace_that_does_not_exist(control_plane: KubernetesCluster) -> None:

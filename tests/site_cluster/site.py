@@ -51,7 +51,7 @@ def read_site(environ: Mapping[str, str] = os.environ) -> Site:
     """Read make's variables; raises Missing with all that were not given."""
     hints = {
         "KUBECONFIG": "the kubeconfig of the cluster",
-        "NAMESPACE": "a namespace in which the tests may create and delete Jobs, Services, ConfigMaps and pods",
+        "NAMESPACE": "a namespace in which the tests may create and delete Jobs and pods",
         "IMAGE": "an image with this dist-train and torch (k8s/Dockerfile builds one)",
     }
     if missing := [f"{name}=…  {hint}" for name, hint in hints.items() if not environ.get(name)]:

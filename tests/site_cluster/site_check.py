@@ -26,6 +26,6 @@ def check(cluster: Cluster, site: Site) -> None:
         raise Missing(str(error)) from error
     if found is None:
         raise Missing(
-            f"there is no PersistentVolumeClaim {site.claim} in namespace {site.namespace}: CLAIM=NAME of one "
-            "with ReadWriteMany (k8s/pvc.yaml makes one)"
+            f"there is no PersistentVolumeClaim {site.claim} in namespace {site.namespace}: "
+            "CLAIM=NAME of one with ReadWriteMany (k8s/pvc.yaml makes one)"
         )

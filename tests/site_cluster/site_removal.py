@@ -73,10 +73,9 @@ def _remove_folder(cluster: Cluster, site: Site) -> list[str]:
 def _cleaning_job(site: Site) -> dict[str, Any]:
     """The Job of a launch with the site's options, whose pod removes the folder instead of training."""
     words = site.launch("clean", "--dry-run", nodes=1)
+    argv = [sys.executable, "-P", "-m", "dist_train.cli.main", *words]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "dist_train.cli.main", *words], cwd=folder, capture_output=True, check=True
-        )
+        done = subprocess.run(argv, cwd=folder, capture_output=True, check=True)
     job: dict[str, Any] = from_yaml(done.stdout)[-1]
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]

@@ -1,4 +1,4 @@
-"""Output of a follower, which waits for no reader that has stopped: the end of the job is seen all the same."""
+"""Output of a follower, which waits for no reader that has stopped: the job's end is seen all the same."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from dist_train import env
 from dist_train.jobs import JobSpec
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import CONTAINER
-from launchers._kubernetes.manifest.node_resources import GPU, node_resources
+from launchers._kubernetes.manifest.node_resources import node_resources
+from launchers._kubernetes.manifest.option_values import GPU
 from launchers._kubernetes.manifest.plan_check import secrets
 from launchers._kubernetes.manifest.pod_paths import CONFIG_FOLDER, POD_RUN_ROOT
 from launchers._kubernetes.manifest.quantities import memory

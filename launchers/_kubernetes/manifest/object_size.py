@@ -17,7 +17,8 @@ def check_object_sizes(rendered: list[dict[str, Any]]) -> None:
         size = len(json.dumps(body, ensure_ascii=False).encode())
         if size > _OBJECT_BYTES:
             raise ConfigError(
-                f"the {body['kind']} {body['metadata']['name']} has {size} bytes; the cluster keeps {_OBJECT_BYTES}",
+                f"the {body['kind']} {body['metadata']['name']} has {size} bytes; "
+                f"the cluster keeps {_OBJECT_BYTES}",
                 cause="etcd takes 1.5 MiB for an object, and a part of it is the API server's",
-                hint="put long arguments, variables and --pod-patch contents into files of the image or run volume",
+                hint="put long arguments, variables and parts of --pod-patch into files of the image",
             )

@@ -10,7 +10,7 @@ from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.container import container
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels
-from launchers._kubernetes.manifest.node_resources import GPU, node_resources
+from launchers._kubernetes.manifest.node_resources import gpu_taint, node_resources
 from launchers._kubernetes.manifest.pod_patch import merge
 from launchers._kubernetes.manifest.quantities import memory
 
@@ -85,7 +85,8 @@ def _tolerations(spec: JobSpec, options: Options) -> list[dict[str, Any]]:
         }
         for taint in ("not-ready", "unreachable")
     ]
-    gpu = [{"key": GPU, "operator": "Exists"}] if spec.device == "cuda" else []
+    taint = {"key": gpu_taint(options.gpu_resource), "operator": "Exists"}
+    gpu = [taint] if spec.device == "cuda" else []
     return [*gpu, *lost_node, *(validators.toleration(text) for text in options.toleration)]
 
 

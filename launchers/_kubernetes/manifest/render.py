@@ -24,7 +24,7 @@ _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 
 
 def manifests(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
-    """Render every object in the order of creation, the job object last; raises ConfigError for one too large."""
+    """Render every object in the order of creation, the job object last. Raises ConfigError."""
     found = [
         *([support_objects.config_map(spec, options)] if spec.config_yaml is not None else []),
         *([support_objects.network_policy(spec, options)] if options.network_policy else []),

@@ -1,7 +1,7 @@
 """`--kind volcano`: TorchX's Volcano job, overlaid with what it lacks.
 
-TorchX renders one task per node, each with a whole pod template (at 1,000 nodes 3 MB, which etcd refuses), with a
-random name, without a security level, a grace period and a limit of /dev/shm, and it restarts on every exit
+TorchX renders one task per node, each with a whole pod template (at 1,000 nodes 3 MB, which etcd refuses),
+with a random name, without a security level, a grace period and a limit of /dev/shm, and it restarts on every exit
 code. Ours has one task with a replica per node; the agents read their number from VC_TASK_INDEX.
 """
 
@@ -47,11 +47,12 @@ def torchx_resource(app: AppDef, options: Options) -> dict[str, Any]:
         ) from None
     from torchx.schedulers.kubernetes_scheduler import app_to_resource, sanitize_for_serialization
 
+    one_node = replace(app, roles=[replace(app.roles[0], num_replicas=1, min_replicas=1)])
     with warnings.catch_warnings():
         # "Volcano does NOT support retries correctly" is about 1.4, and our policies replace TorchX's.
         warnings.simplefilter("ignore")
         resource = app_to_resource(
-            replace(app, roles=[replace(app.roles[0], num_replicas=1, min_replicas=1)]), queue_of(options), options.service_account, priority_class=options.priority_class
+            one_node, queue_of(options), options.service_account, priority_class=options.priority_class
         )
     plain = sanitize_for_serialization(resource)
     assert isinstance(plain, dict)
@@ -83,12 +84,12 @@ def overlay(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Optio
 
 
 def _refuse_too_many_names(spec: JobSpec) -> None:
-    """Volcano's plugin svc gives every pod the names of all in one variable, which Linux limits to 128 KiB."""
+    """Volcano's plugin svc gives each pod the names of all in one variable, which Linux limits."""
     name = object_name(spec)
     size = sum(len(f"{name}-{ROLE}-{node}.{name},") for node in range(spec.nodes))
     if size >= _VARIABLE_BYTES:
         raise ConfigError(
-            f"the names of {spec.nodes} pods have {size} bytes, and Volcano gives them to each pod in one variable",
+            f"the names of {spec.nodes} pods have {size} bytes; Volcano gives them to each in one variable",
             cause=f"Linux starts no program with a variable of {_VARIABLE_BYTES} bytes or more",
             hint="--kind jobset or job, or a shorter --name",
         )

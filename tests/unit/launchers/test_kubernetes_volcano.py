@@ -55,7 +55,7 @@ def test_a_thousand_nodes_have_one_template_and_are_rendered_at_once(job: Job) -
 def test_more_pods_than_one_variable_can_name_are_refused(job: Job) -> None:
     """VC_TRAINER_HOSTS has the names of all: a longer one, and no program starts in the pods."""
     rendered(job(nodes=1000, name="x" * 40), kind="volcano")
-    with pytest.raises(ConfigError, match="the names of 2000 pods have 1[0-9]{5} bytes") as caught:
+    with pytest.raises(ConfigError, match=r"the names of 2000 pods have 1[0-9]{5} bytes") as caught:
         rendered(job(nodes=2000, name="x" * 40), kind="volcano")
     assert caught.value.hint == "--kind jobset or job, or a shorter --name"
 

@@ -12,7 +12,6 @@ from cluster.operators.jobset_children import JOB_SETS
 from cluster.operators.trainjobs import TRAIN_JOBS
 from cluster.operators.volcano_pods import VC_JOBS
 from cluster.pod import Pod
-from dist_train import env
 
 
 @dataclass(frozen=True)
