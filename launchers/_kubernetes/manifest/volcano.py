@@ -1,8 +1,8 @@
 """`--kind volcano`: TorchX's Volcano job, overlaid with what it lacks.
 
 TorchX renders one task per node, each with a whole pod template (at 1,000 nodes 3 MB, which etcd refuses),
-with a random name, without a security level, a grace period and a limit of /dev/shm, and it restarts on every exit
-code. Ours has one task with a replica per node; the agents read their number from VC_TASK_INDEX.
+with a random name, without a security level, a grace period and a limit of /dev/shm, and it restarts on every
+exit code. Ours has one task with a replica per node; the agents read their number from VC_TASK_INDEX.
 """
 
 from __future__ import annotations
