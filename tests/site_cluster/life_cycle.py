@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
 # An image may have to be pulled, and a machine to be started.
 _LONG_S = 600.0
 _LENGTH = (
-    *("trainer.epochs=20", "trainer.log_every_steps=5"),
+    *("trainer.epochs=10", "trainer.log_every_steps=5"),
     *("checkpoint.every_steps=20", "checkpoint.every_epochs=null"),
 )
 _HASHES = ("weights_hash", "state_hash", "metrics_hash")

@@ -22,28 +22,23 @@ class RecentAnswer(Generic[T]):
         self._changes = changes
         self._lock = threading.Lock()
         self._at: tuple[float, int] | None = None
-        self._answer: Callable[[], T]
+        self._answers: list[T] = []
+        self._error: Exception = RuntimeError("nothing was asked")
 
     def get(self) -> T:
         """The answer; raises what the question raised."""
         with self._lock:
             changes, now = self._changes(), time.monotonic()
             if self._at is None or self._at[1] != changes or now - self._at[0] >= FRESH_S:
-                self._answer = self._new_answer()
+                self._renew()
                 self._at = (time.monotonic(), changes)
-            answer = self._answer
-        return answer()
+            if not self._answers:
+                raise self._error
+            return self._answers[0]
 
-    def _new_answer(self) -> Callable[[], T]:
+    def _renew(self) -> None:
+        self._answers = []
         try:
-            found = self._ask()
+            self._answers = [self._ask()]
         except (Unreachable, Forbidden) as error:
-            return _raiser(error)
-        return lambda: found
-
-
-def _raiser(error: Exception) -> Callable[[], T]:
-    def raise_it() -> T:
-        raise error
-
-    return raise_it
+            self._error = error
