@@ -45,6 +45,9 @@ _STAGES = {
     "aborted": AppState.CANCELLED,
 }
 
+# The pods of a job, and whether it is over.
+_Answers = tuple[RecentAnswer[list[Pod]], RecentAnswer[bool]]
+
 
 @dataclass(frozen=True)
 class SchedulerInputs:
@@ -58,7 +61,7 @@ class SchedulerInputs:
     render: Callable[[AppDef], list[Body]] | None = None
     submission: object_submission.Submission | None = None
     # By app id; of the followers of several nodes.
-    shared: dict[str, tuple[RecentAnswer[list[Pod]], RecentAnswer[bool]]] = field(default_factory=dict)
+    shared: dict[str, _Answers] = field(default_factory=dict)
     sharing: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -137,7 +140,7 @@ class SchedulerMixin:
         ended = (f"{line}\n" for line in lines)
         return ended if regex is None else filter_regex(regex, ended)
 
-    def _shared_answers(self, app_id: str) -> tuple[RecentAnswer[list[Pod]], RecentAnswer[bool]]:
+    def _shared_answers(self, app_id: str) -> _Answers:
         """The pods, and whether the job is over: the same for the followers of all nodes."""
         inputs, cluster = self.inputs, self.inputs.cluster()
         with inputs.sharing:
