@@ -211,25 +211,6 @@ class TestFollowed:
         during(work)
         assert read(rank=0, follow=True) == ["one", "two"]
 
-    def test_the_followers_of_all_nodes_list_the_pods_together(
-        self, api: Api, read: Read, during: Callable[[Callable[[], None]], None]
-    ) -> None:
-        """Each listed all pods by itself: of N nodes N lists of N pods a round."""
-        listed: list[int] = []
-        api.put(f"{JOBS}/digits", job())
-        put(api, *(pod(name, node) for node, name in enumerate("ab")))
-
-        def work() -> None:
-            time.sleep(1.0)
-            listed.append(api.paths("GET").count(PODS))
-            api.logs = {name: Log([at(1, name)]) for name in "ab"}
-            self.finish(api, *(ended(name, node, 0, verdict(0)) for node, name in enumerate("ab")))
-
-        during(work)
-        assert sorted(read(follow=True)) == ["[node 0] a", "[node 1] b"]
-        # One of the watch, one each 0.5 s of the followers, and as many to see whether the job is over.
-        assert listed[0] <= 7
-
     def test_a_cut_connection_repeats_nothing_and_loses_nothing(
         self, api: Api, read: Read, during: Callable[[Callable[[], None]], None]
     ) -> None:
