@@ -129,8 +129,8 @@ def test_a_killed_rank_is_started_again_within_its_pod(
 
 def test_a_killed_pod_restarts_the_gang(new_run: Callable[[str], SiteRun], undisturbed: Hashes) -> None:
     run = new_run("killed")
-    assert run.launch("--detach", "--env", "DIST_TRAIN_INJECT=hang:rank=1,step=90").code == 0
-    run.wait_for_text("evaluation after epoch 3/")
+    assert run.launch("--detach").code == 0
+    run.wait_for_text("evaluation after epoch 2/")
     run.delete_pod(1, grace_s=0)
     ended = run.wait_for_end()
     assert ended["exit_code"] == 0, ended
