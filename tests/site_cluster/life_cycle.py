@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from kubernetes import client, config
+from site_cluster.site import Site, read_site
 
 from dist_train.testing import CliResult, launch_cli
 from launchers._kubernetes.manifest.names import RUN_LABEL
-from site_cluster.site import Site, read_site
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(900)]
 # An image may have to be pulled, and a machine to be started.
