@@ -6,13 +6,14 @@ BIN     := $(VENV)/bin
 DEMO    := launch examples/digits.yaml --nodes 2 --gpus-per-node 2 --device cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-gpu lint proof soak bench docs slurm-dev test-slurm-site k8s-dev constraints clean venv venv-dev venv-docs
+.PHONY: help demo test test-fast test-gpu lint proof soak bench docs slurm-dev test-slurm-site test-cluster k8s-dev constraints clean venv venv-dev venv-docs
 
 help:
 	@echo 'make demo         install the dependencies, train the digits as 2 nodes x 2 processes'
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
 	@echo 'make test-fast    unit and architecture tests that start no further processes (under a minute)'
 	@echo 'make test-gpu     the tests that need a GPU; says so and fails where there is none'
+	@echo 'make test-cluster KUBECONFIG=... NAMESPACE=... IMAGE=...   the life cycle on your Kubernetes (CONTRIBUTING.md)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the longer tests (pytest -m proof), some 30 minutes; CI runs them too'
 	@echo 'make soak         the soak tests: 80 kills, 50 launches, 300 rounds of a hang of torch; some 20 minutes'
@@ -36,6 +37,9 @@ test-fast: venv-dev
 
 test-gpu: venv-dev
 	@$(BIN)/python .ci/test.py --gpu
+
+test-cluster: venv-dev
+	@exec $(BIN)/python tests/site_cluster/run_on_cluster.py
 
 lint: venv-dev
 	@$(BIN)/python .ci/test.py --lint

@@ -107,7 +107,9 @@ class KubernetesLauncher(Launcher):
         job = read_handle(handle)
         if job is None:
             return JobState("unknown", "handle", f"{handle.text} is not kubernetes:KIND/NAMESPACE/NAME")
-        return self._status(handle, job, _record(run_dir)).state
+        record = _record(run_dir)
+        self._session(handle, job, record).reads_restarts = True
+        return self._status(handle, job, record).state
 
     def logs(
         self, handle: JobHandle, run_dir: str, rank: int | None, attempt: int | None, follow: bool
@@ -128,6 +130,7 @@ class KubernetesLauncher(Launcher):
         job, record = read_handle(handle), _record(run_dir)
         if job is None:
             return
+        self._session(handle, job, record).reads_restarts = False
         state = self._status(handle, job, record).state
         if state.phase == "unknown":
             raise UnavailableError(f"the state of job {job.name} is not known: {state.detail}")
@@ -159,9 +162,9 @@ class KubernetesLauncher(Launcher):
         """Print node 0's log until the job ends; Ctrl-C raises Detached, and the job continues."""
         job, record = _job_of(handle), _record(run_dir)
         try:
-            follower = JobFollower(
-                self._session(handle, job, record), lambda: self._status(handle, job, record)
-            )
+            session = self._session(handle, job, record)
+            session.reads_restarts = False
+            follower = JobFollower(session, lambda: self._status(handle, job, record))
             end = follower.run()
         except KeyboardInterrupt:
             raise Detached from None

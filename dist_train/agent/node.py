@@ -27,6 +27,7 @@ from dist_train.errors import ConfigError, DistTrainError, ExitCode, Preempted
 from dist_train.jobs.frozen_imports import frozen_imports
 from dist_train.rundir.attempt_lines import begin_line, restart_line
 from dist_train.rundir.committed_steps import newest_step
+from dist_train.rundir.events import attempts_of_submission
 from dist_train.rundir.failure import Failure, read_failure
 from dist_train.rundir.outcome_text import render_failure
 
@@ -135,7 +136,7 @@ class Node:
             return
         step = newest_step(self._settings.run)
         if before is None or before.failure is None:
-            self._output.note(begin_line(attempt, step))
+            self._output.note(begin_line(attempt, step, attempts_of_submission(self._settings.run)))
             return
         self._output.note(restart_line(attempt, step, Failure.from_record(dict(before.failure)), before.why))
 

@@ -89,3 +89,8 @@ class RecentEvents:
             return f"{lines} of {self._run.events.name} cannot be read (damaged, or cut off by a kill)"
         # The launcher writes the first event before anything begins.
         return None if self._run.events.exists() else f"{self._run.events.name} is not there"
+
+
+def attempts_of_submission(run: RunDir) -> int:
+    """How many attempts have begun since the last launch or resume."""
+    return sum(event["kind"] == "attempt_started" for event in RecentEvents(run).read())

@@ -91,14 +91,14 @@ def test_a_restart_of_the_gang_is_shown_and_counted(scene: Scene, kind: JobKind)
     assert "phase      running" in status
     assert status.count("Running on node-") == 2
     assert status.count("restarts 1") == 2
-    scene.plane.manual_kubelet.end(job.pod(0), 3)
+    scene.plane.manual_kubelet.end(job.pod(0), 139)
     scene.plane.wait_for(lambda: job.end != "" or "Terminating" in scene.plane.phases(), "the end begins")
     end_leaving(scene, 79)
     scene.plane.wait_for(lambda: job.end != "", "the end")
-    status = ended(scene, 3)
+    status = ended(scene, 139)
     assert "phase      failed" in status
     assert "its restarts are used up; pod held-" in status
-    assert "exit code 3" in status
+    assert "exit code 139" in status
 
 
 @kinds(of=OF_JOBSETS)
@@ -190,7 +190,7 @@ def test_a_gang_that_fits_no_machines_is_shown(scene: Scene) -> None:
     [group] = scene.plane.objects(POD_GROUPS)
     assert group["status"]["phase"] == "Inqueue"
     status = scene.status("held")
-    assert f"pod held-trainer-0-0 and 1 more: no machine fits: {why}" in status
+    assert f"pod held-trainer-0 and 1 more: no machine fits: {why}" in status
 
 
 @kinds(TRAINJOB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -129,8 +130,8 @@ def test_a_ranks_exit_code_is_that_of_launch_and_of_status(
     done = launch(tmp_path, "fails", *TWO_BY_ONE, "fails.py")
     assert done.code == 41, done
     assert "FAILED: rank 1 (node 1, local rank 0)" in done.stdout + done.stderr
-    assert [pod.exit_code for pod in cluster.pods()][:2] == [41, 41]
-    assert cluster.job_result().startswith("Failed"), "what comes again knows that it is over"
+    assert cluster.job_result() == "Failed: PodFailurePolicy"
+    assert {pod.exit_code for pod in cluster.pods()} == {41}, "no pod was started again"
     said = verb(tmp_path, "status", "fails")
     assert "41" in said.stdout, "from the verdict alone"
 
@@ -197,3 +198,24 @@ def test_a_secret_is_in_no_manifest_record_or_log(cluster: KubernetesCluster, tm
     files = [path for root in (tmp_path, cluster.volume) for path in root.rglob("*") if path.is_file()]
     assert not [text for text in texts if canary in text]
     assert not [path for path in files if canary.encode() in path.read_bytes()]
+
+
+def test_status_counts_ranks_restarted_inside_a_pod_and_drained_pods(
+    cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    workspace(cluster, tmp_path)
+    dies = "if os.environ['DIST_TRAIN_ATTEMPT'] == '0':\n    os.kill(os.getpid(), 9)\n"
+    script = tmp_path / "code" / "dies.py"
+    script.write_text(f"import os, pathlib, time\n{dies}print('at work', flush=True)\ntime.sleep(600)\n")
+    one = ("--device", "cpu", "--nodes", "1", "--gpus-per-node", "1")
+    submit(cluster, tmp_path, "again", *one, "dies.py")
+    first = cluster.pod(0)
+    cluster.wait_for(lambda: "at work" in cluster.logs(first), "the second attempt")
+    said = verb(tmp_path, "status", "again")
+    assert re.search(rf"{first.name}  Running on .*restarts 1\b", said.stdout), said.stdout
+    cluster.drain_node(first.node)
+    cluster.wait_for(lambda: {pod.uid for pod in cluster.pods()} - {first.uid}, "its successor")
+    second = cluster.pod(0)
+    cluster.wait_for(lambda: "at work" in cluster.logs(second), "the third attempt")
+    said = verb(tmp_path, "status", "again")
+    assert re.search(rf"{second.name}  Running on .*restarts 2\b", said.stdout), said.stdout

@@ -17,8 +17,8 @@ from dist_train.agent.settings import Settings
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import Failure
 
-# The launcher's variable first, else the scheduler's: of a job step's tasks, of an Indexed Job's pods.
-NODE_RANK_VARIABLES = (env.NODE_RANK, "SLURM_NODEID", "JOB_COMPLETION_INDEX")
+# The launcher's variable first, else that of the scheduler: Slurm, an Indexed Job, a Volcano job's task.
+NODE_RANK_VARIABLES = (env.NODE_RANK, "SLURM_NODEID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX")
 # Copied into the run's events, from whichever scheduler set them.
 _SCHEDULER_VARIABLES = (
     "SLURM_JOB_ID",
@@ -26,6 +26,7 @@ _SCHEDULER_VARIABLES = (
     "SLURM_NODEID",
     "SLURMD_NODENAME",
     "JOB_COMPLETION_INDEX",
+    "VC_TASK_INDEX",
     env.POD_NAME,
     env.POD_NODE,
     env.POD_UID,

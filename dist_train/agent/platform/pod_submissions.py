@@ -21,7 +21,8 @@ from dist_train.rundir.failure import Failure, read_failure
 # Ends that a later pod may recover from: a node that never came, our own fault, a stop that the script
 # did not take part in.
 _RECOVERABLE = (ExitCode.UNAVAILABLE, ExitCode.INTERNAL, 128 + signal.SIGTERM)
-# After these Kubernetes starts no pod again (the Job's podFailurePolicy): a start is a new submission.
+# After these no kind of job starts a pod again: a start is a new submission. (A Job and a JobSet end at most
+# of the script's codes too, a Volcano job does not.)
 _FINAL = (
     0,
     ExitCode.USAGE,

@@ -14,6 +14,7 @@ from typing import Any
 
 from dist_train import env
 from dist_train.agent.platform.agent_exit import AgentExit
+from dist_train.agent.platform.base_platform import NODE_RANK_VARIABLES
 from dist_train.agent.settings import Settings
 from dist_train.errors import ExitCode
 from dist_train.rundir.committed_steps import newest_step
@@ -39,7 +40,7 @@ def write_termination_message(end: AgentExit, settings: Settings | None, environ
 
 def exit_record(end: AgentExit, settings: Settings | None, environ: Mapping[str, str]) -> dict[str, Any]:
     """Build the whole record; `settings` is None where the agent's settings were wrong."""
-    index = environ.get(env.NODE_RANK) or environ.get("JOB_COMPLETION_INDEX") or ""
+    index = next((value for name in NODE_RANK_VARIABLES if (value := environ.get(name))), "")
     node = settings.node if settings is not None else int(index) if index.isdigit() else None
     return {
         "schema_version": SCHEMA_VERSION,

@@ -33,7 +33,7 @@ HOSTILE = {
     "yaml": "- {a: *b} %c: !d",
 }
 # How a node learns its number where the launcher cannot write it for each.
-_NODE_FROM_CLUSTER = ("SLURM_NODEID", "srun", "JOB_COMPLETION_INDEX", "Indexed")
+_NODE_FROM_CLUSTER = ("SLURM_NODEID", "srun", "JOB_COMPLETION_INDEX", "Indexed", "batch.volcano.sh")
 _PHASES = {"pending", "running", "requeued", "done", "failed", "stopped", "unknown"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,18 +10,19 @@ from dist_train.errors import ExitCode, NotFoundError, UnavailableError
 from dist_train.jobs import JobState
 from dist_train.jobs.polling import Backoff
 from dist_train.rundir.outcome_text import HeadlinesOnly
+from launchers._kubernetes.follow.follow_output import FollowOutput
 from launchers._kubernetes.follow.log_tails import LogTails
 from launchers._kubernetes.follow.printed_states import PrintedStates
 from launchers._kubernetes.runner.torchx_session import TorchxSession
 from launchers._kubernetes.state.job_status import JobStatus
 from launchers._kubernetes.state.pod_watch import RETRY_FIRST_S, RETRY_LONGEST_S
-from launchers._kubernetes.stderr_messages import print_notice
 
 # Phases of a job that has not ended.
 ACTIVE_PHASES = ("pending", "running", "requeued")
 _TICK_S = 0.2
 # Time from the job's end to the last line of its log.
 _DRAIN_S = 15.0
+_BEHIND_S = 0.02
 
 
 class JobFollower:
@@ -32,6 +32,7 @@ class JobFollower:
         self._session = session
         self._query = query
         self._blocks = HeadlinesOnly()
+        self._output = FollowOutput()
         self._states = PrintedStates(session.job.name)
         self._was_active = False
 
@@ -54,6 +55,7 @@ class JobFollower:
         finally:
             self._session.close()
             tails.stop()
+            self._output.close()
 
     def _with_exit_code(self, state: JobState) -> JobState:
         """Give a job that was active and is gone the exit code of a cancelled one, for `status` later."""
@@ -75,14 +77,15 @@ class JobFollower:
     def _print_lines(self, tails: LogTails, until: float) -> None:
         while (line := tails.take(max(0.0, until - time.monotonic()))) is not None:
             if self._blocks.shows(line):
-                sys.stdout.write(line + "\n")
+                self._output.line(line)
+            while self._output.is_behind and time.monotonic() < until:
+                time.sleep(_BEHIND_S)
             if time.monotonic() >= until:
                 break
-        sys.stdout.flush()
 
     def _print_state(self, state: JobState) -> None:
         if (line := self._states.line(state, time.monotonic())) is not None:
-            print_notice(line)
+            self._output.notice(line)
 
 
 def _lines_of_node_0(session: TorchxSession) -> Iterator[str]:

@@ -14,6 +14,7 @@ app                 the TorchX AppDef
 container, pod      the agent's container and the pod template of every kind
 support_objects     ConfigMap, Service, NetworkPolicy
 indexed_job, jobset, volcano, trainjob   the job object of each --kind
+object_size         whether etcd can keep an object
 render              all manifests of a job; YAML
 summary             the summary line and notes of a plan
 """

@@ -10,7 +10,7 @@ from launchers._kubernetes.manifest import pod_paths
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels, object_name
 from launchers._kubernetes.manifest.node_resources import node_resources
-from launchers._kubernetes.manifest.option_values import DISK
+from launchers._kubernetes.manifest.option_values import DISK, GPU
 from launchers._kubernetes.manifest.plan_check import check_plan
 from launchers._kubernetes.manifest.pod_paths import POD_RUN_ROOT
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef, Resource
 
 __all__ = ["POD_RUN_ROOT", "ROLE", "app_of"]
-# Part of the pod names of a Volcano job; TorchX changes names with other characters than [a-z0-9].
+# The task of a Volcano job, a part of its pods' names; TorchX changes names with other characters than
+# [a-z0-9].
 ROLE = "trainer"
 # The user may be missing in the image's /etc/passwd, and the root file system is read-only.
 _HOME = {
@@ -63,15 +64,21 @@ def _literal(text: str) -> str:
 
 
 def _resource(spec: JobSpec, options: Options) -> Resource:
-    """Convert: whole devices to TorchX's devices, other amounts to capabilities. memMB: MiB."""
+    """Convert: whole devices to TorchX's devices, other amounts to capabilities. memMB: MiB.
+
+    TorchX's `gpu` is nvidia.com/gpu: any other is a device.
+    """
     from torchx.specs import Resource
 
     node = node_resources(spec, options)
     disk = {DISK: node.disk} if node.requests_disk else {}
     return Resource(
         cpu=node.cpus,
-        gpu=node.gpus,
+        gpu=node.gpus if node.gpu == GPU else 0,
         memMB=node.mem_mib,
         capabilities={**disk, **{k: v for k, v in node.others if not v.isdigit()}},
-        devices={k: int(v) for k, v in node.others if v.isdigit()},
+        devices={
+            **({node.gpu: node.gpus} if node.gpus and node.gpu != GPU else {}),
+            **{k: int(v) for k, v in node.others if v.isdigit()},
+        },
     )

@@ -8,7 +8,8 @@ from dist_train import env
 from dist_train.jobs import JobSpec
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import CONTAINER
-from launchers._kubernetes.manifest.node_resources import GPU, node_resources
+from launchers._kubernetes.manifest.node_resources import node_resources
+from launchers._kubernetes.manifest.option_values import GPU
 from launchers._kubernetes.manifest.plan_check import secrets
 from launchers._kubernetes.manifest.pod_paths import CONFIG_FOLDER, POD_RUN_ROOT
 from launchers._kubernetes.manifest.quantities import memory
@@ -25,7 +26,7 @@ _SUBMISSION = {
 }
 
 
-def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> dict[str, Any]:
+def container(role: Role, spec: JobSpec, options: Options) -> dict[str, Any]:
     """Render the agent as PID 1, in the exec form: without a shell, so that it receives the signals."""
     limits = _limits(role)
     requests = {**limits, **dict(node_resources(spec, options).reserved)}
@@ -34,7 +35,7 @@ def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> 
         "image": role.image,
         "command": [_unexpanded(part) for part in (role.entrypoint, *role.args)],
         "workingDir": options.workdir,
-        "env": _env(role, spec, options, node),
+        "env": _env(role, spec, options),
         "ports": [{"name": name, "containerPort": port} for name, port in role.port_map.items()],
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {
@@ -48,10 +49,7 @@ def container(role: Role, spec: JobSpec, options: Options, node: int | None) -> 
     }
 
 
-def _env(role: Role, spec: JobSpec, options: Options, node: int | None) -> list[dict[str, Any]]:
-    plain = dict(role.env)
-    if node is not None:
-        plain[env.NODE_RANK] = str(node)
+def _env(role: Role, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
     fields = {
         env.POD_UID: "metadata.uid",
         env.POD_NAME: "metadata.name",
@@ -59,7 +57,7 @@ def _env(role: Role, spec: JobSpec, options: Options, node: int | None) -> list[
         env.SUBMISSION: _SUBMISSION[options.kind],
     }
     return [
-        *({"name": name, "value": _unexpanded(value)} for name, value in plain.items()),
+        *({"name": name, "value": _unexpanded(value)} for name, value in role.env.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-# Exit codes after which no restart helps: an exception of the script (the agent has decided, also with
-# --restart-on any), wrong command line, no progress, cancelled, wrong configuration.
+# Exit codes after which no restart helps, for controllers that know a list of codes alone: an exception of
+# the script (the agent has decided, also with --restart-on any), wrong command line, no progress, cancelled,
+# wrong configuration.
 FATAL = (
     ExitCode.EARLY_EXIT,
     ExitCode.USAGE,
@@ -27,6 +28,16 @@ FATAL = (
 )
 # Exit codes of restarts that do not count: saved and stopped, ended because of another node.
 _FREE_RESTART = (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
+# Exit codes after which another start may help: agents that could not meet or write, and containers that a
+# signal ended (128 + its number) or that could not be started (128). Every other code is of the script, and
+# the agent has restarted it already as often as it may.
+_RESTARTED = (
+    ExitCode.UNAVAILABLE,
+    ExitCode.INTERNAL,
+    ExitCode.CHECKPOINT_WRITE,
+    *_FREE_RESTART,
+    *range(128, 160),
+)
 
 
 def job(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
@@ -79,10 +90,14 @@ def _rules() -> list[dict[str, Any]]:
     """The rules; the first match applies, and what none matches counts towards backoffLimit."""
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": _codes(FATAL)},
-        {"action": "Ignore", "onExitCodes": _codes(_FREE_RESTART)},
+        {"action": "FailJob", "onExitCodes": _codes("NotIn", _RESTARTED)},
+        {"action": "Ignore", "onExitCodes": _codes("In", _FREE_RESTART)},
     ]
 
 
-def _codes(values: tuple[ExitCode, ...]) -> dict[str, Any]:
-    return {"containerName": CONTAINER, "operator": "In", "values": sorted(int(code) for code in values)}
+def _codes(operator: str, values: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "containerName": CONTAINER,
+        "operator": operator,
+        "values": sorted(int(code) for code in values),
+    }

@@ -64,6 +64,12 @@ class Options(BaseModel):
         "--queue.",
         "NAME=N",
     )
+    gpu_resource: str = _text(
+        "What a GPU is called in the cluster: amd.com/gpu, or a MIG profile such as nvidia.com/mig-1g.5gb.  "
+        "[default: nvidia.com/gpu]",
+        "NAME",
+        option_values.GPU,
+    )
     node_selector: tuple[str, ...] = _list("Label that the nodes must have.", "K=V")
     toleration: tuple[str, ...] = _list("Taint to tolerate.", "KEY[=V][:EFFECT]")
     annotation: tuple[str, ...] = _list("Annotation of the pods.", "K=V")
@@ -154,6 +160,12 @@ class Options(BaseModel):
     @classmethod
     def _resource(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         option_values.check_resources(value)
+        return value
+
+    @field_validator("gpu_resource")
+    @classmethod
+    def _gpu_resource(cls, value: str) -> str:
+        option_values.check_gpu_resource(value)
         return value
 
     @field_validator("node_selector")

@@ -12,7 +12,7 @@ NAME_LABEL = "dist-train/name"
 # The container that runs the agent, one per node. Kubeflow's Trainer requires this name, so every kind
 # has it, and the same --pod-patch works for all.
 CONTAINER = "node"
-# Pod names are NAME-trainer-0-0 or NAME-node-0-0-xxxxx: with 40 both fit a DNS label (63).
+# Pod names are NAME-trainer-0 or NAME-node-0-0-xxxxx: with 40 both fit a DNS label (63).
 _NAME_LIMIT = 40
 _LABEL_LIMIT = 63
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

@@ -12,10 +12,9 @@ from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
 from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.kubernetes_options import Options
-from launchers._kubernetes.manifest.option_values import DISK, NONE
+from launchers._kubernetes.manifest.option_values import DISK, GPU, NONE, is_gpu
 from launchers._kubernetes.manifest.quantities import mebibytes, mem_mebibytes, memory
 
-GPU = "nvidia.com/gpu"
 # Defaults per rank.
 _CPUS = {"cpu": 1, "cuda": 2}
 # On CPU a first try must fit a small cluster: the requests of defaults are smaller than their limits.
@@ -32,7 +31,7 @@ _PROCESSES_MIN_MIB = 512
 
 @dataclass(frozen=True)
 class NodeResources:
-    """The limits of one node's pod. `others`: those of --resource, by name.
+    """The limits of one node's pod. `others`: those of --resource, by name. `gpu`: what a GPU is called.
 
     `disk`: the size limit of the pod's folders; `requests_disk`: also requested and limited as a resource.
     `reserved`: the requests that are smaller than their limit.
@@ -42,6 +41,7 @@ class NodeResources:
     mem_mib: int
     shm_mib: int
     gpus: int
+    gpu: str
     disk: str
     requests_disk: bool
     others: tuple[tuple[str, str], ...]
@@ -51,6 +51,7 @@ class NodeResources:
 def node_resources(spec: JobSpec, options: Options) -> NodeResources:
     """Compute them from --mem, --cpus-per-gpu, --shm, --resource; raises ConfigError where these conflict."""
     others = validators.pairs(options.resource)
+    _refuse_other_gpus(others, spec, options)
     disk = others.pop(DISK, NONE if options.kueue else "")
     mem = _mem_mib(spec, options)
     shm = mebibytes(options.shm) if options.shm else min(_SHM_MAX_MIB, mem // 4)
@@ -65,11 +66,32 @@ def node_resources(spec: JobSpec, options: Options) -> NodeResources:
         mem_mib=mem,
         shm_mib=shm,
         gpus=spec.procs_per_node if spec.device == "cuda" else 0,
+        gpu=options.gpu_resource,
         disk=disk if disk not in ("", NONE) else memory(_DISK_MIB[spec.device]),
         requests_disk=disk != NONE,
         others=tuple(others.items()),
         reserved=tuple(_reserved(spec, options).items()),
     )
+
+
+def _refuse_other_gpus(others: dict[str, str], spec: JobSpec, options: Options) -> None:
+    """GPUs besides those of the ranks: their number would not be that of the ranks."""
+    for name, count in others.items():
+        if name != options.gpu_resource and not is_gpu(name):
+            continue
+        own = f"{spec.procs_per_node} {options.gpu_resource}"
+        has = own if spec.device == "cuda" else "no GPU (--device cpu)"
+        instead = f"--gpu-resource {name} --gpus-per-node {count}"
+        raise ConfigError(
+            f"--resource {name}={count} asks for GPUs, and each node has {has} for its ranks",
+            cause="each rank has one GPU, and --gpus-per-node says how many",
+            hint=f"{instead}, without this --resource" + ("" if spec.device == "cuda" else "; --device cuda"),
+        )
+
+
+def gpu_taint(resource: str) -> str:
+    """The key of the taint that keeps other pods off the machines with such GPUs."""
+    return GPU if resource.startswith("nvidia.com/") else resource
 
 
 def _reserved(spec: JobSpec, options: Options) -> dict[str, str]:

@@ -15,6 +15,9 @@ EMPTY_DIR = "emptydir"
 NEVER = "never"
 # The one resource of every pod that can be left out, and the word for it.
 DISK, NONE = "ephemeral-storage", "none"
+GPU = "nvidia.com/gpu"
+# Names under which device plugins offer GPUs: of NVIDIA (with MIG profiles, and shared ones), AMD, Intel.
+_GPUS = re.compile(r"nvidia\.com/(?:gpu|mig-).*|amd\.com/gpu.*|gpu\.intel\.com/.*")
 _VOLUME = re.compile(r"pvc/(?P<name>[^:/]+)(?::(?P<folder>.+))?")
 _SECRET_REF = re.compile(r"(?P<secret>[^/]+)/(?P<key>[A-Za-z0-9._-]+)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,7 +27,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _OTHER_OPTIONS = {
     "cpu": "--cpus-per-gpu",
     "memory": "--mem",
-    "nvidia.com/gpu": "--gpus-per-node (or --device cpu for none)",
+    GPU: "--gpus-per-node (or --device cpu for none)",
 }
 
 
@@ -38,6 +41,18 @@ def volume_claim(text: str) -> tuple[str, str | None] | None:
     if folder and (folder.startswith("/") or ".." in PurePosixPath(folder).parts):
         raise ValueError(f"the folder {folder!r} must lie in the volume: no leading /, no ..")
     return name, folder
+
+
+def check_gpu_resource(name: str) -> None:
+    """Check the name of an extended resource: of a domain, and not Kubernetes' own."""
+    validators.label_key(name)
+    if "/" not in name or name.partition("/")[0].endswith("kubernetes.io"):
+        raise ValueError(f"{name!r} is no resource of a device plugin: expected DOMAIN/NAME, as amd.com/gpu")
+
+
+def is_gpu(name: str) -> bool:
+    """Whether a resource is a GPU, or a part of one, by its name."""
+    return _GPUS.fullmatch(name) is not None
 
 
 def check_resources(texts: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from launchers._kubernetes.manifest import validators
 from launchers._kubernetes.manifest.container import container
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import labels
-from launchers._kubernetes.manifest.node_resources import GPU, node_resources
+from launchers._kubernetes.manifest.node_resources import gpu_taint, node_resources
 from launchers._kubernetes.manifest.pod_patch import merge
 from launchers._kubernetes.manifest.quantities import memory
 
@@ -34,9 +34,9 @@ def with_pod_patch(template: dict[str, Any], options: Options) -> dict[str, Any]
     return merge(template, options.pod_patch) if options.pod_patch else template
 
 
-def base_template(app: AppDef, spec: JobSpec, options: Options, node: int | None = None) -> dict[str, Any]:
-    """Render the template before --pod-patch; `node`: where the controller does not set the pod's index."""
-    role = _without_macros(app, node)
+def base_template(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
+    """Render the template before --pod-patch; the controllers set each pod's index."""
+    role = _without_macros(app)
     metadata = {
         "labels": {**labels(spec), _ISTIO: "false"},
         "annotations": {
@@ -47,18 +47,17 @@ def base_template(app: AppDef, spec: JobSpec, options: Options, node: int | None
             **validators.pairs(options.annotation),
         },
     }
-    return {"metadata": metadata, "spec": _spec(role, app, spec, options, node)}
+    return {"metadata": metadata, "spec": _spec(role, app, spec, options)}
 
 
-def _without_macros(app: AppDef, node: int | None) -> Role:
+def _without_macros(app: AppDef) -> Role:
     """Replace TorchX's macros in the role, as TorchX's schedulers do."""
     from torchx.specs import macros
 
-    replica = "" if node is None else str(node)
-    return macros.Values(img_root="", app_id=app.name, replica_id=replica, rank0_env="").apply(app.roles[0])
+    return macros.Values(img_root="", app_id=app.name, replica_id="", rank0_env="").apply(app.roles[0])
 
 
-def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | None) -> dict[str, Any]:
+def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": ceil(spec.grace_s) + _EXIT_MARGIN_S,
@@ -71,7 +70,7 @@ def _spec(role: Role, app: AppDef, spec: JobSpec, options: Options, node: int | 
         **({"nodeSelector": validators.pairs(options.node_selector)} if options.node_selector else {}),
         "tolerations": _tolerations(spec, options),
         "securityContext": _pod_security(options),
-        "containers": [container(role, spec, options, node)],
+        "containers": [container(role, spec, options)],
         "volumes": _volumes(role, app, spec, options),
     }
 
@@ -86,7 +85,8 @@ def _tolerations(spec: JobSpec, options: Options) -> list[dict[str, Any]]:
         }
         for taint in ("not-ready", "unreachable")
     ]
-    gpu = [{"key": GPU, "operator": "Exists"}] if spec.device == "cuda" else []
+    taint = {"key": gpu_taint(options.gpu_resource), "operator": "Exists"}
+    gpu = [taint] if spec.device == "cuda" else []
     return [*gpu, *lost_node, *(validators.toleration(text) for text in options.toleration)]
 
 

@@ -20,7 +20,7 @@ _POD_0 = {
     "job": "{name}-0",
     "jobset": "{name}-node-0-0",
     "trainjob": "{name}-node-0-0",
-    "volcano": "{name}-trainer-0-0",
+    "volcano": "{name}-trainer-0",
 }
 
 

@@ -10,6 +10,7 @@ from launchers._kubernetes.manifest import support_objects
 from launchers._kubernetes.manifest.indexed_job import job
 from launchers._kubernetes.manifest.jobset import jobset
 from launchers._kubernetes.manifest.kubernetes_options import Options
+from launchers._kubernetes.manifest.object_size import check_object_sizes
 from launchers._kubernetes.manifest.trainjob import training_runtime, trainjob
 from launchers._kubernetes.manifest.volcano import volcano_job
 
@@ -23,12 +24,14 @@ _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 
 
 def manifests(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:
-    """Render every object in the order of creation, the job object last."""
-    return [
+    """Render every object in the order of creation, the job object last. Raises ConfigError."""
+    found = [
         *([support_objects.config_map(spec, options)] if spec.config_yaml is not None else []),
         *([support_objects.network_policy(spec, options)] if options.network_policy else []),
         *_job(app, spec, options),
     ]
+    check_object_sizes(found)
+    return found
 
 
 def _job(app: AppDef, spec: JobSpec, options: Options) -> list[dict[str, Any]]:

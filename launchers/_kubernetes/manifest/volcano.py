@@ -1,16 +1,19 @@
 """`--kind volcano`: TorchX's Volcano job, overlaid with what it lacks.
 
-TorchX renders one task per node, with a random name, without a security level, a grace period and a limit of
-/dev/shm, and it restarts on every exit code.
+TorchX renders one task per node, each with a whole pod template (at 1,000 nodes 3 MB, which etcd refuses),
+with a random name, without a security level, a grace period and a limit of /dev/shm, and it restarts on every
+exit code. Ours has one task with a replica per node; the agents read their number from VC_TASK_INDEX.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
+from launchers._kubernetes.manifest.app import ROLE
 from launchers._kubernetes.manifest.indexed_job import FATAL
 from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import CONTAINER, object_name
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
 _INSTANCE = "app.kubernetes.io/instance"
+_REPLICA = "torchx.pytorch.org/replica-id"
+# MAX_ARG_STRLEN, of one argument or variable.
+_VARIABLE_BYTES = 128 * 1024
 
 
 def volcano_job(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
@@ -30,7 +36,7 @@ def volcano_job(app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
 
 
 def torchx_resource(app: AppDef, options: Options) -> dict[str, Any]:
-    """Render the app by TorchX, as plain dicts."""
+    """Render the app by TorchX, as plain dicts: the task of one node."""
     try:
         import kubernetes  # noqa: F401
     except ImportError:
@@ -41,11 +47,12 @@ def torchx_resource(app: AppDef, options: Options) -> dict[str, Any]:
         ) from None
     from torchx.schedulers.kubernetes_scheduler import app_to_resource, sanitize_for_serialization
 
+    one_node = replace(app, roles=[replace(app.roles[0], num_replicas=1, min_replicas=1)])
     with warnings.catch_warnings():
         # "Volcano does NOT support retries correctly" is about 1.4, and our policies replace TorchX's.
         warnings.simplefilter("ignore")
         resource = app_to_resource(
-            app, queue_of(options), options.service_account, priority_class=options.priority_class
+            one_node, queue_of(options), options.service_account, priority_class=options.priority_class
         )
     plain = sanitize_for_serialization(resource)
     assert isinstance(plain, dict)
@@ -59,7 +66,8 @@ def queue_of(options: Options) -> str:
 
 def overlay(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
     """Overlay a deterministic name, our pod template, gang size and exit code policies."""
-    tasks = [_task(task, app, spec, options, node) for node, task in enumerate(resource["spec"]["tasks"])]
+    (task,) = resource["spec"]["tasks"]
+    _refuse_too_many_names(spec)
     return {
         **resource,
         "metadata": metadata(spec, options),
@@ -70,21 +78,35 @@ def overlay(resource: dict[str, Any], app: AppDef, spec: JobSpec, options: Optio
             "maxRetry": spec.max_restarts + 1,
             "policies": _policies(),
             **({} if options.ttl_s is None else {"ttlSecondsAfterFinished": options.ttl_s}),
-            "tasks": tasks,
+            "tasks": [_task(task, app, spec, options)],
         },
     }
 
 
-def _task(task: dict[str, Any], app: AppDef, spec: JobSpec, options: Options, node: int) -> dict[str, Any]:
+def _refuse_too_many_names(spec: JobSpec) -> None:
+    """Volcano's plugin svc gives each pod the names of all in one variable, which Linux limits."""
+    name = object_name(spec)
+    size = sum(len(f"{name}-{ROLE}-{node}.{name},") for node in range(spec.nodes))
+    if size >= _VARIABLE_BYTES:
+        raise ConfigError(
+            f"the names of {spec.nodes} pods have {size} bytes; Volcano gives them to each in one variable",
+            cause=f"Linux starts no program with a variable of {_VARIABLE_BYTES} bytes or more",
+            hint="--kind jobset or job, or a shorter --name",
+        )
+
+
+def _task(task: dict[str, Any], app: AppDef, spec: JobSpec, options: Options) -> dict[str, Any]:
     template = task["template"]
     for container in template["spec"]["containers"]:
         container["name"] = CONTAINER  # TorchX uses the task's name
     template["metadata"]["labels"][_INSTANCE] = object_name(spec)
-    both = merge(template, base_template(app, spec, options, node))
+    del template["metadata"]["labels"][_REPLICA]  # the same in all pods
+    both = merge(template, base_template(app, spec, options))
     both["spec"]["volumes"] = _mounted(both["spec"])
     # A task's own policies and retries would take precedence over the job's.
     kept = {key: value for key, value in task.items() if key not in ("policies", "maxRetry")}
-    return {**kept, "template": with_pod_patch(both, options)}
+    size = {"name": ROLE, "replicas": spec.nodes, "minAvailable": spec.nodes}
+    return {**kept, **size, "template": with_pod_patch(both, options)}
 
 
 def _mounted(pod: dict[str, Any]) -> list[dict[str, Any]]:

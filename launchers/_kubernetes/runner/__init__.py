@@ -2,6 +2,8 @@
 
 attempt_pods       which pod of a node has run an attempt
 pod_logs           the output of a node's pods, read once or followed
+rank_restarts      how often the ranks were started again, by an agent's lines in its pod's log
+recent_answer      one answer of the API server for several threads
 removal            delete everything of a run
 preflight          checks of queue and run volume before anything is created
 object_submission  create the objects of a plan, replacing a finished start of the same run

@@ -87,12 +87,13 @@ def read_log(cluster: Cluster, job: Job, pods: list[Pod], node: int, attempt: in
     if chosen is None:
         raise _no_log(job, of_node, node, attempt, known)
     try:
-        yield from _lines(cluster, chosen)
+        yield from log_of_pod(cluster, chosen)
     except (NoLogYet, ObjectNotFound) as error:
         raise _no_log(job, of_node, node, attempt, known) from error
 
 
-def _lines(cluster: Cluster, pod: Pod) -> Iterator[str]:
+def log_of_pod(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    """Yield the lines of one pod so far; raises NoLogYet and ObjectNotFound."""
     position = LogPosition()
     with cluster.log(pod.name, pod.container.name, follow=False) as stream:
         for line in stream.lines():
@@ -103,7 +104,7 @@ def _lines(cluster: Cluster, pod: Pod) -> Iterator[str]:
 
 def _lines_if_any(cluster: Cluster, pod: Pod) -> Iterator[str]:
     try:
-        yield from _lines(cluster, pod)
+        yield from log_of_pod(cluster, pod)
     except (NoLogYet, ObjectNotFound):
         return
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ from launchers._kubernetes.api.kinds import JOB, JOB_SET, TRAIN_JOB, Body, Kind
 from launchers._kubernetes.manifest.render import to_yaml
 from launchers._kubernetes.runner import object_submission, removal
 from launchers._kubernetes.runner.pod_logs import NodeLogFollower, read_log
+from launchers._kubernetes.runner.rank_restarts import rank_restarts
+from launchers._kubernetes.runner.recent_answer import RecentAnswer
 from launchers._kubernetes.state.handles import Job, read_app_id
 from launchers._kubernetes.state.job_object import JobObject, read_job_object
 from launchers._kubernetes.state.job_snapshot import label_of_job, list_pods, take_snapshot
@@ -42,6 +45,9 @@ _STAGES = {
     "aborted": AppState.CANCELLED,
 }
 
+# The pods of a job, and whether it is over.
+_Answers = tuple[RecentAnswer[list[Pod]], RecentAnswer[bool]]
+
 
 @dataclass(frozen=True)
 class SchedulerInputs:
@@ -50,8 +56,13 @@ class SchedulerInputs:
     cluster: Callable[[], Cluster]
     pod_watch: PodWatch
     run_label: str | None = None
+    # Whether to count restarts by a pod's log: who follows the job reads their lines anyway.
+    reads_restarts: Callable[[], bool] = lambda: False
     render: Callable[[AppDef], list[Body]] | None = None
     submission: object_submission.Submission | None = None
+    # By app id; of the followers of several nodes.
+    shared: dict[str, _Answers] = field(default_factory=dict)
+    sharing: threading.Lock = field(default_factory=threading.Lock)
 
 
 class SchedulerMixin:
@@ -77,8 +88,10 @@ class SchedulerMixin:
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Read the status; all of it is in `structured_error_msg` (JobStatus.to_text). None: no such job."""
         job = read_app_id(app_id)
-        snapshot = take_snapshot(self.inputs.cluster(), job, self.inputs.run_label)
-        found = status_of(job, snapshot, self.inputs.pod_watch.seen)
+        cluster = self.inputs.cluster()
+        snapshot = take_snapshot(cluster, job, self.inputs.run_label)
+        restarts = rank_restarts(cluster, snapshot.pods) if self.inputs.reads_restarts() else 0
+        found = status_of(job, snapshot, self.inputs.pod_watch.seen, restarts)
         return None if found is None else _response(app_id, found, snapshot.pods, snapshot.job_object)
 
     def list(self) -> list[ListAppResponse]:
@@ -118,20 +131,30 @@ class SchedulerMixin:
         if streams not in (None, Stream.COMBINED):
             raise ValueError("Kubernetes has stdout and stderr in one stream")
         job, cluster = read_app_id(app_id), self.inputs.cluster()
-
-        label = self.inputs.run_label or label_of_job(cluster, job)
-
-        def pods() -> list[Pod]:
-            return list_pods(cluster, label)
-
         if should_tail:
-            lines = NodeLogFollower(
-                cluster, pods, k, lambda: self._is_over(app_id), self.inputs.pod_watch
-            ).lines()
+            pods, over = self._shared_answers(app_id)
+            lines = NodeLogFollower(cluster, pods.get, k, over.get, self.inputs.pod_watch).lines()
         else:
-            lines = read_log(cluster, job, pods(), k, None)
+            label = self.inputs.run_label or label_of_job(cluster, job)
+            lines = read_log(cluster, job, list_pods(cluster, label), k, None)
         ended = (f"{line}\n" for line in lines)
         return ended if regex is None else filter_regex(regex, ended)
+
+    def _shared_answers(self, app_id: str) -> _Answers:
+        """The pods, and whether the job is over: the same for the followers of all nodes."""
+        inputs, cluster = self.inputs, self.inputs.cluster()
+        with inputs.sharing:
+            if app_id not in inputs.shared:
+                label = inputs.run_label or label_of_job(cluster, read_app_id(app_id))
+
+                def changes() -> int:
+                    return inputs.pod_watch.count
+
+                inputs.shared[app_id] = (
+                    RecentAnswer(lambda: list_pods(cluster, label), changes),
+                    RecentAnswer(lambda: self._is_over(app_id), changes),
+                )
+            return inputs.shared[app_id]
 
     def _is_over(self, app_id: str) -> bool:
         found = self.describe(app_id)

@@ -41,6 +41,8 @@ class TorchxSession:
     ) -> None:
         self.job = job
         self.pod_watch = PodWatch()
+        # `status` counts restarts of ranks by a pod's log, which may be long.
+        self.reads_restarts = False
         self._open = open_cluster
         self._cluster: Cluster | None = None
         self._opening = threading.Lock()
@@ -54,7 +56,9 @@ class TorchxSession:
 
         from launchers._kubernetes.runner.scheduler import PlainScheduler, SchedulerInputs
 
-        inputs = SchedulerInputs(self.cluster, self.pod_watch, self._run_label, render, submission)
+        inputs = SchedulerInputs(
+            self.cluster, self.pod_watch, self._run_label, lambda: self.reads_restarts, render, submission
+        )
 
         def plain(session_name: str, **_: Any) -> Any:  # the Runner also hands over TORCHX_* variables
             return PlainScheduler(session_name, inputs)

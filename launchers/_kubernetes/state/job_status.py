@@ -53,11 +53,14 @@ class JobStatus:
         return cls(JobState(**{**state, **lists}), verdict, record["more_memory"])
 
 
-def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobStatus | None:
+def status_of(
+    job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = (), rank_restarts: int = 0
+) -> JobStatus | None:
     """Derive the status; None where the cluster has nothing of the job (any more).
 
     Args:
         seen: pods as a watch saw them last: the API no longer has the verdict of a deleted pod.
+        rank_restarts: how often the ranks were started again, by the log of a pod of the newest start.
     """
     if snapshot.job_object is None and not snapshot.pods:
         return None
@@ -81,7 +84,7 @@ def status_of(job: Job, snapshot: JobSnapshot, seen: Iterable[Pod] = ()) -> JobS
     else:
         state = pending_reason.active_state(job, snapshot)
     more = suggested_memory(out_of_memory) if state.phase == "failed" else ""
-    return JobStatus(replace(state, nodes=_node_lines(snapshot)), verdict, more)
+    return JobStatus(replace(state, nodes=_node_lines(snapshot, rank_restarts)), verdict, more)
 
 
 def _are_orphans(pods: Iterable[Pod]) -> bool:
@@ -95,25 +98,32 @@ def _known(pods: Iterable[Pod], seen: Iterable[Pod]) -> list[Pod]:
     return [*existing.values(), *(pod for pod in seen if pod.uid not in existing)]
 
 
-def _node_lines(snapshot: JobSnapshot) -> tuple[str, ...]:
+def _node_lines(snapshot: JobSnapshot, rank_restarts: int) -> tuple[str, ...]:
     """One line per node: its pod, phase, machine, restarts and reason."""
     lines = []
-    for node, pod in newest_of_nodes(snapshot.pods).items():
-        before = [
-            other for other in newest_first(snapshot.pods) if (other.node or 0) == node and other != pod
-        ]
-        earlier = len(before)
+    gang = {pod.uid for pod in newest_generation(snapshot.pods)}
+    newest = newest_of_nodes(snapshot.pods)
+    before = {node: _before(snapshot.pods, pod) for node, pod in newest.items()}
+    # All nodes start together: one whose pods were deleted (drained) has as many restarts as the others.
+    of_gang = max([rank_restarts, *(len(before[node]) for node, pod in newest.items() if pod.uid in gang)])
+    for node, pod in newest.items():
         by_job = snapshot.job_object.restarts if snapshot.job_object is not None else 0
+        earlier = max(len(before[node]), of_gang if pod.uid in gang else 0)
         restarts = max(pod.restarts, pod.container.restarts, earlier, by_job)
         phase = "Terminating" if pod.deleting else pod.phase
         host = f" on {pod.host}" if pod.host else ""
         why = pod_reason(pod, snapshot.now).text
         reason = "" if why.lower() in (phase.lower(), "done") else f": {why}"
-        if before and before[0].ended:
-            reason += f"; before it {before[0].name}: {pod_reason(before[0], snapshot.now).text}"
+        if before[node] and before[node][0].ended:
+            reason += f"; before it {before[node][0].name}: {pod_reason(before[node][0], snapshot.now).text}"
         image = f", image {pod.container.digest[:_DIGEST]}" if pod.container.digest else ""
         lines.append(f"node {node}  {pod.name}  {phase}{host}{image}, restarts {restarts}{reason}")
     return (*lines, *_different_images(snapshot.pods))
+
+
+def _before(pods: Iterable[Pod], newest: Pod) -> list[Pod]:
+    """The other pods of the same node, the newest first."""
+    return [pod for pod in newest_first(pods) if (pod.node or 0) == (newest.node or 0) and pod != newest]
 
 
 def _different_images(pods: Iterable[Pod]) -> Iterable[str]:

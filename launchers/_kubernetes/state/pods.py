@@ -12,7 +12,7 @@ from launchers._kubernetes.state.verdict import Verdict, read_verdict
 
 # Where the controllers write a pod's index.
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_REPLICA = "torchx.pytorch.org/replica-id"
+_VOLCANO_INDEX = "VC_TASK_INDEX"
 _JOB_SET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
 
@@ -175,8 +175,9 @@ def _node_index(
     for value in (
         labels.get(_INDEX),
         annotations.get(_INDEX),
+        # Of an earlier dist-train, whose Volcano jobs had a task for each node.
         variables.get(env.NODE_RANK),
-        labels.get(_REPLICA),
+        variables.get(_VOLCANO_INDEX),
     ):
         if value is not None and str(value).isdigit():
             return int(value)

@@ -53,7 +53,7 @@ def test_it_is_a_torchx_appdef(job: Job) -> None:
         ("job", "digits-0.digits"),
         ("jobset", "digits-node-0-0.digits"),
         ("trainjob", "digits-node-0-0.digits"),
-        ("volcano", "digits-trainer-0-0.digits"),
+        ("volcano", "digits-trainer-0.digits"),
     ],
 )
 def test_the_agents_environment(job: Job, kind: str, leader: str) -> None:

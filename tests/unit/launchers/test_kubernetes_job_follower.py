@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import json
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from dist_train.rundir.outcome_text import RULE
 from dist_train.rundir.result import read_result
 from launchers._kubernetes.api import lasting_refusal as refusal_module
 from launchers._kubernetes.api.cluster import Cluster
+from launchers._kubernetes.follow import follow_output as output_module
 from launchers._kubernetes.runner import pod_logs as logs_module
 from launchers._kubernetes.state import pod_watch as watch_module
 from launchers._kubernetes.state.pod_watch import PodWatch, watch_pods
@@ -105,6 +109,27 @@ class TestFollow:
         )
         assert "[dist-train] job digits is running: on gpu-1" in said
         assert len(said) == len(set(said)), "each thing once"
+
+    def test_a_stopped_reader_of_the_terminal_hides_no_end(
+        self, api: Api, submitted: RunDir, launcher: KubernetesLauncher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(output_module, "STOPPED_READER_S", 0.3)
+        read, write = os.pipe()
+        stream = os.fdopen(write, "w")
+        monkeypatch.setattr(sys, "stdout", stream)
+        put(api, ended("a", 0, 0, verdict(0)), ended("b", 1))
+        api.logs["a"] = Log([at(second, "x" * 4000) for second in range(50)], ended=True)
+        set_job(api, condition={"type": "Complete"})
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(wait(launcher, submitted)), daemon=True)
+        thread.start()
+        thread.join(30.0)
+        assert codes == [0], "it waits for the reader"
+        assert json.loads((submitted.control / "ended.json").read_text())["state"]["phase"] == "done"
+        threading.Thread(target=stream.close, daemon=True).start()
+        while os.read(read, 1 << 20):
+            pass
+        os.close(read)
 
     def test_a_rank_that_failed(
         self,

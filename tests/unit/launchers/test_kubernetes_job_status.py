@@ -101,9 +101,9 @@ class TestActive:
         assert seen(job()).state.detail == "its pods are not there yet"
 
     def test_pods_that_were_recreated(self) -> None:
-        gone = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}}
-        first = ended("a1", 0, 79, verdict(79, "node 1 was lost"), **gone)
-        found = seen(job(), first, ended("b1", 1, 137, **gone), waiting("a2", "ContainerCreating")).state
+        gone = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}, "finished": "2026-11-21T09:30:00Z"}
+        first, lost = ended("a1", 0, 79, verdict(79, "node 1 was lost"), **gone), ended("b1", 1, 137, **gone)
+        found = seen(job(), first, lost, waiting("a2", "ContainerCreating")).state
         assert found.phase == "requeued"
         assert "pod a2: its volumes and containers are being made" in found.detail
         assert found.nodes[0].startswith("node 0  a2  Pending on gpu-1, restarts 1: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -62,11 +63,30 @@ def test_kueues_label_is_on_the_job_object(job: Job, kind: str) -> None:
         assert queues == [None] * (len(found) - 1) + ["team-a"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_that_etcd_refuses_is_refused_before_it_is_submitted(job: Job, kind: str) -> None:
+    long = tuple((f"V{number}", "x" * 100_000) for number in range(15))
+    with pytest.raises(ConfigError, match=r"has 15[0-9]{5} bytes; the cluster keeps 1441792") as caught:
+        rendered(job(nodes=2, env=long), kind=kind)
+    assert "put long arguments" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_nodes_are_rendered_at_once(job: Job, kind: str) -> None:
+    began = time.monotonic()
+    rendered(job(nodes=1000), kind=kind)
+    assert time.monotonic() - began < 15
+
+
 RULES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {
         "action": "FailJob",
-        "onExitCodes": {"containerName": "node", "operator": "In", "values": [1, 2, 73, 76, 77, 78]},
+        "onExitCodes": {
+            "containerName": "node",
+            "operator": "NotIn",
+            "values": [69, 70, 74, 75, 79, *range(128, 160)],
+        },
     },
     {"action": "Ignore", "onExitCodes": {"containerName": "node", "operator": "In", "values": [75, 79]}},
 ]
@@ -97,6 +117,13 @@ def test_the_pods_of_a_job_are_found_before_they_are_ready(job: Job) -> None:
     }
     subdomain = made["spec"]["template"]["spec"]["subdomain"]
     assert subdomain == service["metadata"]["name"] == made["metadata"]["name"]
+
+
+@every_kind
+def test_no_object_asks_for_an_address_family(job: Job, kind: str) -> None:
+    """An IPv6-only cluster refuses a Service of IPv4."""
+    text = to_yaml(rendered(job(nodes=2), kind=kind)).decode()
+    assert not [word for word in ("ipFamil", "0.0.0.0", "IPv4") if word in text]
 
 
 def test_a_jobset_is_recreated_as_a_whole(job: Job) -> None:

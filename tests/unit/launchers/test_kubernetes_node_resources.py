@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kubernetes_plans import container, options_with, pod
+from kubernetes_plans import KINDS, container, options_with, pod
 from slurm_stand_ins import Job
 
 from dist_train.errors import ConfigError
@@ -148,3 +148,32 @@ def test_given_amounts_are_requested_whole(job: Job) -> None:
     assert found["requests"] == {"cpu": "4", "memory": "3Gi", "ephemeral-storage": "2Gi"}
     with_shm = container(job(), shm="1Gi")["resources"]
     assert with_shm["requests"]["memory"] == with_shm["limits"]["memory"] == "5Gi"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "taint"),
+    [("amd.com/gpu", "amd.com/gpu"), ("nvidia.com/mig-1g.5gb", "nvidia.com/gpu")],
+)
+def test_gpus_of_another_name(job: Job, kind: str, name: str, taint: str) -> None:
+    """One for each rank, in place of nvidia.com/gpu."""
+    spec = job(nodes=2, procs_per_node=4, device="cuda")
+    [agent] = (found := pod(spec, kind=kind, gpu_resource=name))["containers"]
+    for amounts in agent["resources"].values():
+        assert (amounts[name], amounts.get("nvidia.com/gpu")) == ("4", None)
+    assert found["tolerations"][0] == {"key": taint, "operator": "Exists"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["amd.com/gpu", "nvidia.com/mig-1g.5gb", "gpu.intel.com/i915", "acme.com/x"])
+def test_gpus_besides_those_of_the_ranks_are_refused(job: Job, device: str, name: str) -> None:
+    given = {"resource": (f"{name}=8",), **({"gpu_resource": name} if name == "acme.com/x" else {})}
+    with pytest.raises(ConfigError, match=f"--resource {name}=8 asks for GPUs") as caught:
+        pod(job(procs_per_node=4, device=device), **given)
+    assert f"--gpu-resource {name} --gpus-per-node 8" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["gpu", "kubernetes.io/batch", "amd.com/", "a b"])
+def test_a_gpu_resource_of_another_form_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="gpu_resource"):
+        options_with(gpu_resource=name)

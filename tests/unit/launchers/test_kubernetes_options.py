@@ -23,6 +23,7 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options()
     defaults = {
         "kind": "job",
+        "gpu_resource": "nvidia.com/gpu",
         "namespace": "default",
         "python": "python",
         "workdir": "/workspace",

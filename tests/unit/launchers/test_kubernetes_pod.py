@@ -255,7 +255,7 @@ def test_the_patch_comes_last_and_for_every_node(job: Job, kind: str, tmp_path: 
     path.write_text(PATCH)
     found = rendered(job(nodes=2), kind=kind, pod_patch=str(path))
     parts = [part for manifest in found for part in pod_templates(manifest)]
-    assert len(parts) == (2 if kind == "volcano" else 1)
+    assert len(parts) == 1
     for part in parts:
         spec = part["spec"]
         assert spec["hostNetwork"] is True

@@ -23,9 +23,18 @@ def test_the_reason_of_the_previous_end() -> None:
     assert at_work.detail == "on gpu-1"
     assert at_work.nodes == (
         "node 0  a3  Running on gpu-1, restarts 2; before it a2: exit code 79; node 1 was lost",
-        "node 1  b3  Running on gpu-1, restarts 1; before it b2: out of memory (OOMKilled): "
+        "node 1  b3  Running on gpu-1, restarts 2; before it b2: out of memory (OOMKilled): "
         "ask for more with --mem; exit code 137",
     )
+
+
+def test_a_drained_node_was_restarted_as_often_as_the_others() -> None:
+    """Its pod was deleted; the pods of the others have ended, and stay."""
+    old = {"head": {"creationTimestamp": "2026-11-21T09:00:00Z"}, "finished": "2026-11-21T09:30:00Z"}
+    saved = ended("a1", 0, 75, verdict(75, "saved and stopped"), **old)
+    lines = seen(job(), saved, running("a2", 0), running("b2", 1)).state.nodes
+    assert lines[0].startswith("node 0  a2  Running on gpu-1, restarts 1; before it a1")
+    assert lines[1] == "node 1  b2  Running on gpu-1, restarts 1"
 
 
 def test_pods_without_their_job_are_running_until_they_end() -> None:

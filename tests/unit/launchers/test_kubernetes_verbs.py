@@ -10,13 +10,25 @@ import pytest
 import yaml
 from kubernetes_bodies import job as job_body
 from kubernetes_bodies import running
-from kubernetes_stand_ins import CLAIMS, DIGITS, JOBS, PODS, SERVICES, Api, put, set_job, write_kubeconfig
+from kubernetes_stand_ins import (
+    CLAIMS,
+    DIGITS,
+    JOBS,
+    PODS,
+    SERVICES,
+    Api,
+    Log,
+    put,
+    set_job,
+    write_kubeconfig,
+)
 from slurm_stand_ins import Job
 
 from dist_train.errors import UnavailableError
 from dist_train.jobs import JobHandle
 from dist_train.jobs import polling as pace_module
 from dist_train.rundir import RunDir
+from dist_train.rundir.attempt_lines import begin_line
 from launchers.kubernetes import KubernetesLauncher
 
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse:DeprecationWarning")
@@ -259,3 +271,34 @@ class TestTorchX:
         assert runner.status("dist_train://dist-train/job:default:none") is not None, (
             "pods of the run are there"
         )
+
+
+class TestRestarts:
+    """A rank that was started again within its pod: the API knows nothing of it."""
+
+    def line(self, second: int, text: str) -> tuple[str, str]:
+        return f"2026-11-21T10:00:{second:02d}Z", f"[dist-train a] {text}"
+
+    def test_those_within_a_pod_are_counted_by_its_log(
+        self, api: Api, submitted: RunDir, launcher: KubernetesLauncher
+    ) -> None:
+        put(api, running("a", 0), running("b", 1))
+        begins = begin_line(1, 20, start=2)
+        api.logs["a"] = Log([self.line(1, begins), self.line(2, "attempt 3 goes on from step 30: rank 1")])
+        assert [line[-10:] for line in launcher.state(DIGITS, str(submitted.path)).nodes] == [
+            "restarts 2"
+        ] * 2
+
+    def test_without_a_log_those_of_pods_are_shown(
+        self, api: Api, submitted: RunDir, launcher: KubernetesLauncher
+    ) -> None:
+        put(api, running("a", 0), running("b", 1))
+        api.refuse("GET", ".*/log", 403, 'User "me" cannot get resource "pods/log"', "Forbidden")
+        assert [line[-10:] for line in launcher.state(DIGITS, str(submitted.path)).nodes] == [
+            "restarts 0"
+        ] * 2
+
+    def test_a_cancel_reads_no_log(self, api: Api, submitted: RunDir, launcher: KubernetesLauncher) -> None:
+        put(api, running("a", 0))
+        launcher.cancel(DIGITS, str(submitted.path))
+        assert not [path for path in api.paths("GET") if path.endswith("/log")]

@@ -12,7 +12,6 @@ from cluster.operators.jobset_children import JOB_SETS
 from cluster.operators.trainjobs import TRAIN_JOBS
 from cluster.operators.volcano_pods import VC_JOBS
 from cluster.pod import Pod
-from dist_train import env
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ class KindRun:
 
 
 def node_of(pod: Pod) -> int:
-    """Node rank of a pod: its completion index, for vcjobs its rendered variable."""
+    """Node rank of a pod: its completion index, for vcjobs the one of its task."""
     if pod.index >= 0:
         return pod.index
     [agent] = pod.manifest["spec"]["containers"]
-    return next(int(one["value"]) for one in agent["env"] if one["name"] == env.NODE_RANK)
+    return next(int(one["value"]) for one in agent["env"] if one["name"] == "VC_TASK_INDEX")
 
 
 def submit_kind(
