@@ -16,7 +16,7 @@ from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, UsageError
 from dist_train.rundir import RunDir
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Settings:

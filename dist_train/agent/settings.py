@@ -8,7 +8,7 @@ from typing import Literal
 from dist_train.agent.coordination.address import Address
 from dist_train.agent.coordination.endpoint import Endpoint
 from dist_train.rundir import RunDir
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 
 @dataclass(frozen=True)

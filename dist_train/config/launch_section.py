@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from dist_train.config.component import Section
 from dist_train.config.secret_names import is_secret_name
 from dist_train.rundir.cpu_list import parse_bind
-from dist_train.rundir.log_parts import parse_log_limit
+from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 _INIT_METHOD = re.compile(r"env://|tcp://(?:\[[^\]]+\]|[^:/\[\]]+):\d{1,5}|file:///?[^/].*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dist_train import env
 from dist_train.jobs.spec import JobSpec
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 
 def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from dist_train.errors import NotFoundError
 from dist_train.rundir import RunDir
 from dist_train.rundir.display_number import display_number
-from dist_train.rundir.log_parts import find_parts, part_path
-from dist_train.rundir.output_stream import OutputStream
+from dist_train.rundir.log_text.log_parts import find_parts, part_path
+from dist_train.rundir.log_text.output_stream import OutputStream
 
 _POLL_S = 0.2
 _CHUNK = 1 << 20

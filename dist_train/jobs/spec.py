@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 Kind = Literal["config", "script", "module"]
 

@@ -18,9 +18,7 @@ format_amounts    bytes and durations as text
 cpu_list          CPU numbers as text: `0-3,8`, and what `--bind` says
 display_number    attempts and epochs as people count them, from 1
 name_ranks        ranks as text: `ranks 0-2,5`
-output_stream     a rank's output as lines: progress bars, long lines, lines without an end
-log_parts         the files of a rank's log
-shorten_text      long texts cut in the middle
+log_text/         what ranks print, as text and as files
 eta               the remaining time of a run
 """
 

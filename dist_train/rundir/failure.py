@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from dist_train.rundir.directory import RunDir
+from dist_train.rundir.log_text.shorten_text import shorten_text
 from dist_train.rundir.records import read_json, write_json_atomic
-from dist_train.rundir.shorten_text import shorten_text
 
 FailureClass = Literal[
     "signal",

@@ -22,7 +22,7 @@ from dist_train.agent.workers.exit_descriptor import exit_descriptor
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.errors import ExitCode
-from dist_train.rundir.output_stream import OutputStream
+from dist_train.rundir.log_text.output_stream import OutputStream
 from dist_train.rundir.stop_file import ExitMark
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.rundir.format_amounts import size
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES, find_parts, part_path
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES, find_parts, part_path
 
 _FLUSH_BYTES = 64 * 1024
 # With the wait of the thread that reads the ranks this makes a second.
@@ -119,10 +119,10 @@ class RankLog:
 
     def _fitting(self) -> int:
         """Bytes of the buffer that this part takes: whole lines, unless it has nothing else."""
-        room = self._limit_bytes // _PARTS - self._size
-        if len(self._buffer) <= room:
+        left = self._limit_bytes // _PARTS - self._size
+        if len(self._buffer) <= left:
             return len(self._buffer)
-        return (self._buffer.rfind(b"\n", 0, max(0, room)) + 1) or (0 if self._size else max(1, room))
+        return (self._buffer.rfind(b"\n", 0, max(0, left)) + 1) or (0 if self._size else max(1, left))
 
     def _begin_part(self) -> None:
         assert self._descriptor is not None

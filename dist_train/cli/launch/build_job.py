@@ -28,7 +28,7 @@ from dist_train.errors import ConfigError, UsageError
 from dist_train.jobs.duration import seconds
 from dist_train.jobs.launcher import Launcher, load_launcher
 from dist_train.jobs.spec import JobSpec, Target
-from dist_train.rundir.log_parts import parse_log_limit
+from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dist_train.rundir.format_amounts import size
-from dist_train.rundir.log_parts import DEFAULT_LIMIT_BYTES
+from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 
 def log_limit_notice(limit_bytes: int, run_dir: Path) -> list[str]:

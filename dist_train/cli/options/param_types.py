@@ -8,7 +8,7 @@ import click
 
 from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
-from dist_train.rundir.log_parts import parse_log_limit
+from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 # As in dist_train.config.launch_section, which this module does not load.
 MOST_NODES = 65_536

@@ -28,6 +28,7 @@ from dist_train.agent.coordination.messages import (
 )
 from dist_train.agent.settings import Settings
 from dist_train.agent.workers.failure_report import failure_of
+from dist_train.agent.workers.memory_watch import MemoryWatch
 from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
 
@@ -50,7 +51,7 @@ def ended_rank(folder: Path, tail: str = "") -> Rank:
 
 def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
     settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
-    failure = failure_of(ended_rank(tmp_path, "x" * 2_000_000), settings, START, None)
+    failure = failure_of(ended_rank(tmp_path, "x" * 2_000_000), settings, START, None, MemoryWatch())
     for text in (failure.message, failure.traceback or "", failure.hint or ""):
         assert "could not load" in text
         assert text.endswith("(the real reason)")
@@ -63,7 +64,7 @@ def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -
     text = "x" * 200_000 + " gloo: connection closed by peer" + "x" * 200_000
     rank.error_file.write_text(json.dumps({"exception": "RuntimeError", "text": text}))
     settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
-    assert failure_of(rank, settings, START, None).cls == "victim"
+    assert failure_of(rank, settings, START, None, MemoryWatch()).cls == "victim"
 
 
 class Recorded:

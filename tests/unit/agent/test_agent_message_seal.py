@@ -126,8 +126,8 @@ def test_an_added_message_ends_the_connection_at_node_0(caplog: pytest.LogCaptur
         relayed(endpoint) as relay,
     ):
         connection = join(relay.endpoint)
-        connection.send(RankExited(1, 1, 0))
-        assert coordinator.received.get(timeout=WITHIN_S) == (1, RankExited(1, 1, 0))
+        connection.send(RankExited(1, 1, 0, 0))
+        assert coordinator.received.get(timeout=WITHIN_S) == (1, RankExited(1, 1, 0, 0))
         relay.node_0.sendall(encode(StopAsked(1, "cancel")) + b"\n")
         node, why = coordinator.losses.get(timeout=WITHIN_S)
         assert (node, "wrong MAC" in why) == (1, True)

@@ -32,7 +32,7 @@ def test_a_node_that_does_not_read_delays_nobody() -> None:
         reading, stalled = join(endpoint, 0), join(endpoint, 1)
         for _ in range(3):
             began = time.monotonic()
-            reading.send(RankExited(0, 0, 0))
+            reading.send(RankExited(0, 0, 0, 0))
             answer = Heartbeat()
             while isinstance(answer, Heartbeat):
                 answer = reading.receive()
@@ -52,7 +52,7 @@ def test_what_is_kept_for_a_node_that_does_not_read_is_bounded(monkeypatch: pyte
     with serving(coordinator) as endpoint:
         reading, stalled = join(endpoint, 0), join(endpoint, 1)
         while coordinator.losses.empty():
-            reading.send(RankExited(0, 0, 0))
+            reading.send(RankExited(0, 0, 0, 0))
             while reading.receive() != LONG:
                 pass
         node, why = coordinator.losses.get()

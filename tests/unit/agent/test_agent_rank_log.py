@@ -14,7 +14,7 @@ from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.jobs.log_files import follow_logs
 from dist_train.rundir import RunDir
-from dist_train.rundir.log_parts import find_parts
+from dist_train.rundir.log_text.log_parts import find_parts
 
 LINE = b"%07d\n"
 

@@ -71,7 +71,7 @@ def test_between_machines_it_listens_on_the_advertised_address(monkeypatch: pyte
     monkeypatch.setattr(
         node_zero_module,
         "choose_store_address",
-        lambda reached, own, host: StoreAddress("127.0.0.2", "127.0.0.2", "as an interface's"),
+        lambda reached, own, host, loopback: StoreAddress("127.0.0.2", "127.0.0.2", "as an interface's"),
     )
     published, found, _ = opened("gpu01", "127.0.0.2")
     assert (published[0], found) == ("127.0.0.2", ["127.0.0.2"])

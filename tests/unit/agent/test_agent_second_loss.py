@@ -30,7 +30,7 @@ from dist_train.errors import ExitCode
 from dist_train.rundir.lost_node import LostNode
 
 RESTART, END = Verdict("restart", 137, "restart 1 of 3"), Verdict("exit", 79, "a node was lost")
-START = Start(1, "127.0.0.1", 29500, ["a", "b"])
+START = Start(1, "127.0.0.1", 29500)
 
 
 def rejoining(nodes: int = 2, replaces_nodes: bool = False) -> SimulatedRun:

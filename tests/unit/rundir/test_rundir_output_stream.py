@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dist_train.rundir.output_stream import OutputStream
+from dist_train.rundir.log_text.output_stream import OutputStream
 
 
 def fed(*chunks: bytes, now: float = 0.0) -> tuple[bytes, list[bytes], OutputStream]:

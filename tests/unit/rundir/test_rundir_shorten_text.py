@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dist_train.rundir.shorten_text import shorten_text
+from dist_train.rundir.log_text.shorten_text import shorten_text
 
 
 def test_head_and_tail_are_kept_and_the_rest_is_counted() -> None:
