@@ -43,12 +43,14 @@ class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 2
     def __getitem__(self, index):
+        open(__file__ + ".begun", "w").close()
         time.sleep(60 if sys.argv[1] == "parent" else 0.5)
         return index
 
 batches = iter(torch.utils.data.DataLoader(Slow(), num_workers=1, multiprocessing_context="fork"))
 worker = batches._workers[0]
-time.sleep(0.2)
+while not os.path.exists(__file__ + ".begun"):
+    time.sleep(0.01)
 if sys.argv[1] == "parent":
     worker.terminate()
     worker.join(5)

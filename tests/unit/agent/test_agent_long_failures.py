@@ -50,7 +50,9 @@ def ended_rank(folder: Path, tail: str = "") -> Rank:
 
 
 def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
-    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
+    settings = cast(
+        Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2, "memory_option": ""})
+    )
     failure = failure_of(ended_rank(tmp_path, "x" * 2_000_000), settings, START, None, MemoryWatch())
     for text in (failure.message, failure.traceback or "", failure.hint or ""):
         assert "could not load" in text
@@ -63,7 +65,9 @@ def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -
     rank = ended_rank(tmp_path)
     text = "x" * 200_000 + " gloo: connection closed by peer" + "x" * 200_000
     rank.error_file.write_text(json.dumps({"exception": "RuntimeError", "text": text}))
-    settings = cast(Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2}))
+    settings = cast(
+        Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2, "memory_option": ""})
+    )
     assert failure_of(rank, settings, START, None, MemoryWatch()).cls == "victim"
 
 

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 from simulated_run import SimulatedRun, rank_failure
 
+from dist_train.agent.coordination.agent_connection import AgentConnection
 from dist_train.agent.coordination.coordinator import CANCEL
 from dist_train.agent.coordination.coordinator_client import CoordinatorClient
-from dist_train.agent.coordination.handshake import LineReader
+from dist_train.agent.coordination.handshake import LONGEST_LINE, Identity
+from dist_train.agent.coordination.line_buffer import LineReader
 from dist_train.agent.coordination.messages import (
     Join,
     Message,
@@ -22,7 +24,6 @@ from dist_train.agent.coordination.messages import (
     StopAsked,
     StopWorkers,
     Verdict,
-    encode,
 )
 from dist_train.agent.coordination.rendezvous import AttemptOver, NodeRendezvous
 from dist_train.agent.node import Node
@@ -160,12 +161,17 @@ class Peer:
     """A client, and node 0's end of its connection."""
 
     def __init__(self) -> None:
-        here, self.node_zero = socket.socketpair()
-        self.client = CoordinatorClient(here, LineReader(here), lambda reason: None, lambda waiting: None)
+        here, there = socket.socketpair()
+        run, challenges = Identity("run", b"key"), ("a", "b")
+        self.node_zero = AgentConnection(
+            there, LineReader(there, LONGEST_LINE), run.seals(True, challenges, 1)
+        )
+        connection = AgentConnection(here, LineReader(here, LONGEST_LINE), run.seals(False, challenges, 1))
+        self.client = CoordinatorClient(connection, lambda reason: None, lambda waiting: None)
 
     def sends(self, *messages: Message) -> None:
         for message in messages:
-            self.node_zero.sendall(encode(message))
+            self.node_zero.send(message)
 
     def rendezvous(self) -> NodeRendezvous:
         join = Join(1, "b", 2, 1, "nonce", {})
