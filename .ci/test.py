@@ -30,6 +30,9 @@ PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
 GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 2, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
+# No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
+SPAWNED = {"DIST_TRAIN_TESTING_COLD": "1", "DIST_TRAIN_START_METHOD": "spawn"}
+SAMPLE = ("test_plain_script.py", "test_exit_codes.py")
 # As in pyproject.toml, where it is for those who call pytest.
 DEFAULT = "not proof and not soak and not gpu"
 # Proofs and soaks check time bounds, so fewer at once.
@@ -77,6 +80,8 @@ def main() -> int:
         most = LONG_WORKERS if options.long else max(GROUPS.values())
         for name in names:
             outcomes += parts_of(name, marked, options.pytest_args, min(GROUPS[name], most))
+        if options.long == "proof":
+            outcomes.append(spawned_ranks(options.pytest_args))
         if not options.fast and options.long is None:
             outcomes.append(gpu_tests(options.pytest_args, needed=False))
     print_table(outcomes, time.monotonic() - began)
@@ -135,6 +140,18 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
         at_once = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
         code, seconds = timed([*argv, *at_once])
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
+
+
+def spawned_ranks(pytest_args: Sequence[str]) -> Outcome:
+    """Run a sample of the tests of ranks as on a machine with GPUs: each process is a new interpreter."""
+    os.environ.update(SPAWNED)
+    try:
+        words = ["-m", DEFAULT, *(f"tests/multiprocess/{name}" for name in SAMPLE[1:]), *pytest_args]
+        outcome = group(f"multiprocess/{SAMPLE[0]}", words, GROUPS["multiprocess"])
+    finally:
+        for name in SPAWNED:
+            del os.environ[name]
+    return replace(outcome, name="spawned ranks")
 
 
 def gpu_tests(pytest_args: Sequence[str], needed: bool) -> Outcome:

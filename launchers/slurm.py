@@ -64,8 +64,8 @@ class SlurmLauncher(Launcher):
         )
 
     def notices(self, spec: JobSpec) -> tuple[str, ...]:
-        """Variables of this shell that the job will not have."""
-        return absence_notices(spec, os.environ)
+        """Variables of this shell that the job, or sbatch, will not have."""
+        return (*absence_notices(spec, os.environ), *sbatch_submission.dropped_notices(os.environ))
 
     def submit(self, plan: Plan) -> JobHandle:
         """Run `sbatch --test-only`, then sbatch; raise UnavailableError (69) with Slurm's message."""

@@ -18,19 +18,31 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dist_train.distributed.control_group import JsonValue
+from dist_train.distributed.keyed_exchange import KeyedExchange
+
 
 class EvaluationBuffers:
-    """The prepared DDP models of a run; which of them have had their buffers exchanged for an evaluation."""
+    """The prepared DDP models of a run; which of them have had their buffers exchanged for an evaluation.
 
-    def __init__(self) -> None:
-        self._models: list[weakref.ref[DistributedDataParallel]] = []
+    Args:
+        exchange: of the run; None with one process.
+    """
+
+    def __init__(self, exchange: KeyedExchange | None = None) -> None:
+        self._agreement = exchange
+        self._prepared = 0
+        self._models: weakref.WeakValueDictionary[int, DistributedDataParallel] = (
+            weakref.WeakValueDictionary()
+        )
         # Exchanged, and not trained since -> whether its next forward pass would have exchanged them.
         self._exchanged: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._evaluations = 0
 
     def track(self, ddp: DistributedDataParallel) -> None:
         """Exchange this model's buffers at the start of each evaluation; on all ranks in the same order."""
-        self._models.append(weakref.ref(ddp))
+        self._models[self._prepared] = ddp
+        self._prepared += 1
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -51,9 +63,25 @@ class EvaluationBuffers:
         ddp.require_forward_param_sync = self._exchanged.pop(ddp) if trains else False
 
     def _exchange(self) -> None:
-        self._models = [ref for ref in self._models if ref() is not None]
-        for ddp in filter(None, [ref() for ref in self._models]):
+        for ddp in self._alive_everywhere():
             if ddp.broadcast_buffers and any(True for _ in ddp.module.buffers()):
                 self._exchanged.setdefault(ddp, ddp.require_forward_param_sync)
                 # What its forward pass calls: it knows buffers to ignore, and a hook of the user's.
                 cast("Any", ddp)._sync_buffers()
+
+    def _alive_everywhere(self) -> list[DistributedDataParallel]:
+        """The models that all ranks still have: the collector frees dropped ones at unlike times."""
+        models = dict(sorted(self._models.items()))
+        if self._agreement is None or not self._prepared:
+            return list(models.values())
+        common = self._agreement.exchange(
+            "evaluation buffers", list(models), _in_all, "a loop over an evaluation loader"
+        )
+        return [models[number] for number in cast("list[int]", common)]
+
+
+def _in_all(alive: list[JsonValue]) -> JsonValue:
+    """The numbers that every rank has."""
+    common: list[JsonValue] = []
+    common += sorted(set.intersection(*(set(cast("list[int]", numbers)) for numbers in alive)))
+    return common

@@ -92,7 +92,7 @@ class Run:
         self.batch_weight = BatchWeight()
         self.rank_seeding = rank_seeding if rank_seeding is not None else RankSeeding()
         self.gradients = Gradients(self.batch_weight, info.world_size, device)
-        self.evaluation_buffers = EvaluationBuffers()
+        self.evaluation_buffers = EvaluationBuffers(exchange)
         self.finite_check = LoopFiniteCheck(self.control)
         self.closed = False
         self._on_close = on_close

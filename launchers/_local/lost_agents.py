@@ -71,8 +71,12 @@ class LostAgents:
         return next((node for node in ended if self._agents[node].returncode != 0), None)
 
     def _note(self, node: int) -> None:
-        if self.first is None and self._agents[node].returncode != 0 and not self._verdict.exists():
+        code = self._agents[node].returncode
+        if self.first is None and code != 0 and not self._verdict.exists():
             self.first = node
+            if code < 0 and node == 0:
+                # The others only see that nobody answers.
+                self._say(f"node 0's agent was killed by signal {-code}: node 0 is lost")
 
     def _kill_by(self, when: float) -> None:
         self._kill_at = when if self._kill_at is None else min(self._kill_at, when)
@@ -83,7 +87,8 @@ class LostAgents:
             self._agents[node].kill()
         if left:
             names = ", ".join(f"node {node}" for node in left)
-            self._say(f"{names} did not leave by itself: killed")
+            was = "waited for node 0, which has ended" if 0 not in left else "did not leave by itself"
+            self._say(f"{names} {was}: killed")
         self._kill_at = None
 
     def exit_code(self) -> int:

@@ -47,6 +47,11 @@ OF_SBATCH = {
     "test-only": "--dry-run",
     "parsable": "--detach",
     "hold": "nothing: `scontrol hold JOB` after --detach",
+    "help": "nothing",
+    "usage": "nothing",
+    "version": "nothing",
+    "uid": "nothing: the job is that of who submits it",
+    "gid": "nothing: the job is that of who submits it",
 }
 _ALL_NODES = "nothing: the step runs one agent on every node of the job"
 _AS_THE_JOB = "the job: its step has all of it"
@@ -81,6 +86,8 @@ OF_SRUN = {
     "usage": "nothing",
     "version": "nothing",
 }
+# Options of Slurm with which a name above begins.
+_NO_ABBREVIATIONS = frozenset({"export", "gpu", "mem", "ntasks", "nodes", "wait", "open", "gpus"})
 _WORD = re.compile(r"[a-z][a-z0-9-]*(=.*)?", re.DOTALL)
 
 
@@ -98,8 +105,17 @@ def check_words(words: Iterable[str], command: str, rendered: Mapping[str, str])
             raise ValueError(f"{word!r} is not of the form option=value or option, in {command}'s long names")
         if name in rendered:
             raise ValueError(f"{name} is set by {rendered[name]}")
+        if (full := _abbreviated(name, rendered)) is not None:
+            raise ValueError(f"{name} is short for {full}, which is set by {rendered[full]}")
         if seen.setdefault(name, word) != word:
             raise ValueError(f"{name} is given twice: {seen[name]} and {word}")
+
+
+def _abbreviated(name: str, rendered: Mapping[str, str]) -> str | None:
+    """The option that getopt_long(3) takes this name for, unless it is one of its own."""
+    if name in _NO_ABBREVIATIONS:
+        return None
+    return next((full for full in rendered if full.startswith(name)), None)
 
 
 def as_arguments(words: Iterable[str]) -> dict[str, str | bool]:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from dist_train.errors import ConfigError, UnavailableError
@@ -48,7 +49,6 @@ def submit(plan: Plan) -> JobHandle:
     _prepare(run)
     # --test-only also refuses jobs that sbatch would leave pending for ever (9 nodes of a 4-node partition).
     _check_accepted(call(["sbatch", "--test-only", record["argv"][-1]], SUBMIT_TIMEOUT_S))
-    _report_dropped_variables()
     if values:
         write_bytes_atomic(run.secrets, json.dumps(values).encode())
     with Uninterrupted(_say_that_it_waits) as interrupt:
@@ -134,15 +134,14 @@ def check_cancelled(job: str, result: CommandResult) -> None:
     )
 
 
-def _report_dropped_variables() -> None:
-    names = dropped_variables(os.environ)
-    if names:
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        print(
-            f"[dist-train] not handed to sbatch, they would change the job behind its script: {shown}"
-            + (f"; keep the signal by {_KEEP_SIGNAL}" if "SBATCH_SIGNAL" in names else ""),
-            file=sys.stderr,
-        )
+def dropped_notices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the variables of sbatch that it does not get."""
+    names = dropped_variables(environ)
+    if not names:
+        return ()
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    keep = f"; keep the signal by {_KEEP_SIGNAL}" if "SBATCH_SIGNAL" in names else ""
+    return (f"not handed to sbatch, they would change the job behind its script: {shown}{keep}",)
 
 
 def handle_of(result: CommandResult, spec: JobSpec) -> JobHandle:

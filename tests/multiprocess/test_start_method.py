@@ -154,3 +154,40 @@ def test_nothing_outlives_a_killed_agent(tmp_path: Path) -> None:
     while left := processes_of(str(tmp_path / "run")):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+LATE = """
+import os, sys
+import late_settings
+print("forked", "dist_train.agent.warm_parent.server" in sys.modules)
+__builtins__.print
+os.environ["NOT_READ"] = "1"
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_module_that_sets_what_torch_has_read_already_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LATE)
+    (tmp_path / "late_settings.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '7'\n")
+    result = launch(tmp_path, "auto", str(script))
+    assert "forked True" in result.stdout
+    assert result.stderr.count("OMP_NUM_THREADS is set after torch was imported") == 1, result
+    assert "NOT_READ" not in result.stderr
+
+
+STOPS_WARM_PARENT = KILLS_WARM_PARENT.replace(
+    "os.kill(warm, signal.SIGKILL)", "os.kill(warm, signal.SIGSTOP)"
+)
+
+
+@pytest.mark.multiprocess
+def test_a_stopped_warm_parent_is_given_up(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STOPS_WARM_PARENT)
+    result = launch(tmp_path, "auto", str(script))
+    assert [line for line in result.stdout.splitlines() if "forked" in line] == [
+        "forked True",
+        "forked False",
+    ]
+    assert "no answer in 10 s" in result.stderr

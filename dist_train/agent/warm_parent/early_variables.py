@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_TUNABLES")
-# Found by tracing getenv during `import torch` (2.13, CPU build).
+# Found by watching os.environ and getenv during the imports (torch 2.13, CPU build).
 _AT_IMPORT = (
     "OMP_",
     "GOMP_",
@@ -23,7 +23,7 @@ _AT_IMPORT = (
     "DNNL_",
     "ATEN_",
     "NPY_",
-    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_DISTRIBUTED_",
     "TORCH_CPP_LOG_LEVEL",
     "TORCH_SHOW_CPP_STACKTRACES",
     "TORCH_LOGS",
@@ -34,8 +34,28 @@ _AT_IMPORT = (
     "TORCHINDUCTOR_",
     "PYTORCH_JIT",
     "SYMPY_",
+    "TORCH_DYNAMO_",
+    "TORCH_FAKE_TENSOR_",
+    "TORCH_CUDAGRAPH_GC",
+    "TORCH_CACHING_PRECOMPILE",
+    "TORCH_STRICT_PRECOMPILE",
+    "TORCH_USE_RTLD_GLOBAL",
+    "TORCHEXPORT_",
+    "INDUCTOR_",
+    "AOT_",
+    "AOTINDUCTOR_",
+    "PARTITIONER_",
+    "FAKE_ALLOW_META",
+    "FX_",
+    "CXX",
+    "UNSAFE_SKIP_FSDP_MODULE_GUARDS",
+    "NUMPY_",
+    "MPMATH_",
+    "PYTORCH_MATCHER_LOGLEVEL",
 )
-_NAMED = re.compile(f"""["']((?:{"|".join(_AT_IMPORT)})\\w*)["']""")
+# Any word of a program's text; a name may be put together (f"{library}_NUM_THREADS").
+_NAMED = re.compile(rf"\b(?:{'|'.join(_AT_IMPORT)})\w*|\w*_NUM_THREADS\b")
+_PATH_CHANGE = re.compile(r"\bsys\.path\s*(?:\.insert\b|(?:\[[^\]]*\]\s*)?=(?!=))|\baddsitedir\b")
 
 
 def early_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -52,6 +72,16 @@ def first_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str 
 
 
 def named_in(text: str) -> str | None:
-    """Return the first variable read while torch is imported that a program's text names as a string."""
+    """Return the first variable read while torch is imported that a program's text names."""
     found = _NAMED.search(text)
-    return found.group(1) if found else None
+    return found.group(0) if found else None
+
+
+def changes_path(text: str) -> bool:
+    """Whether a program's text puts folders before others on sys.path: they may hide imported modules."""
+    return _PATH_CHANGE.search(text) is not None
+
+
+def is_read_at_import(name: str) -> bool:
+    """Whether this variable has been read when torch has been imported."""
+    return name.startswith(_AT_IMPORT)

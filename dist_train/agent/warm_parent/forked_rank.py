@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dist_train.agent.warm_parent.late_variables import watch_late_variables
 from dist_train.agent.warm_parent.process_reset import reset_process
 
 _REPARENTED_S = 10.0
@@ -52,6 +53,7 @@ def become_rank(start: RankStart, stdout: int, stderr: int, go: int) -> None:
     if os.read(go, 1) != b"g" or not _is_child_of(int(start.argv[0])):
         os._exit(1)
     reset_process(start.environ, start.folder, {1: stdout, 2: stderr})
+    watch_late_variables()
     sys.orig_argv[:] = [sys.executable, "-u", "-P", "-m", "dist_train.agent.workers.worker_main", *start.argv]
 
 

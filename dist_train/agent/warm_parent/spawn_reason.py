@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dist_train import env
 from dist_train.agent.settings import Settings
-from dist_train.agent.warm_parent.early_variables import named_in
+from dist_train.agent.warm_parent.early_variables import changes_path, named_in
 
 SPAWN = "spawn"
 
@@ -49,9 +49,12 @@ def reason_after_import(settings: Settings) -> str | None:
 
 def _reason_in_script(script: Path) -> str | None:
     try:
-        name = named_in(script.read_text(errors="replace"))
+        text = script.read_text(errors="replace")
     except OSError:
         return None  # the rank says so
+    if changes_path(text):
+        return "the script changes sys.path, and may so choose other modules than those imported already"
+    name = named_in(text)
     return name and f"the script names {name}, which is read while torch is imported"
 
 

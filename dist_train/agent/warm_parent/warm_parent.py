@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from dist_train.agent.warm_parent.server import MOST_RANKS, send_request, serve
 
 logger = logging.getLogger(__name__)
 _PR_SET_CHILD_SUBREAPER = 36
-_ANSWER_S = 30.0
+_ANSWER_S = 10.0  # a fork of a rank takes some 0.02 s
 
 
 class ForkFailed(Exception):
@@ -87,8 +88,10 @@ class WarmParent:
         return [ForkedProcess(pid, out[0], err[0]) for pid, (out, err) in zip(pids, pipes, strict=True)]
 
     def close(self) -> None:
-        """End it."""
+        """End it, whatever it does."""
         self._connection.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # it may be stopped
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 

@@ -9,6 +9,7 @@ interpreter does: threads are joined, exit functions run, globals are finalized 
 
 from __future__ import annotations
 
+import builtins
 import faulthandler
 import json
 import os
@@ -114,7 +115,7 @@ def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.path.insert(0, str(Path(path).resolve().parent))
     loader = SourceFileLoader("__main__", path)
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
-    module.__dict__.update(named, __builtins__=__builtins__)
+    module.__dict__.update(named, __builtins__=builtins)
     sys.modules["__main__"] = module
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, module.__dict__)

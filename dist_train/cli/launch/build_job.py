@@ -73,7 +73,8 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
     launcher = load_launcher(launch.launcher)
     refuse_unsupported_options(arguments, launcher)
     devices = choose_devices(typed.get("gpus"), launch)
-    threads, threads_notices = threads_per_rank(config, launch, devices)
+    environ = rank_environment(arguments, launch)
+    threads, threads_notices = threads_per_rank(config, launch, devices, dict(environ))
     flag, flag_notices = local_rank_flag(typed.get("legacy_local_rank"), target)
     stem = typed.get("name") or (config.name if config else None) or name_of(target)
     _check_name(stem)
@@ -89,7 +90,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         max_restarts=launch.max_restarts,
         restart_on=launch.restart_on,
         init_method=launch.init_method,
-        env=rank_environment(arguments, launch),
+        env=environ,
         secrets=secret_names(arguments, launcher),
         time_limit_s=seconds(launch.time) if launch.time else None,
         grace_s=config.resilience.grace_s if config else JobSpec.grace_s,

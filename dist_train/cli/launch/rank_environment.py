@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dist_train import env
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 
 
 def threads_per_rank(
-    config: RunConfig | None, launch: LaunchConfig, devices: Devices
+    config: RunConfig | None, launch: LaunchConfig, devices: Devices, environ: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]]:
     """CPU threads per rank, and a notice on their origin.
 
     The number changes the bits of sums, so it is resolved once, here, and stored with the run; 0 with
     --bind, whose cores only a node's agent knows: the first attempt's number holds for all later ones.
+
+    Args:
+        environ: variables of the ranks by --env and launch.env, which come before this process's own.
     """
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, ()
-    given = os.environ.get("OMP_NUM_THREADS", "")
+    given = environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))
     if given.isdigit() and int(given) > 0:
         return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
     if devices.device == "cpu":

@@ -71,10 +71,20 @@ def test_cuda_ranks_are_spawned_and_nothing_is_said_of_it(tmp_path: Path) -> Non
         'import os\nos.environ["OMP_NUM_THREADS"] = "4"\nimport torch\n',
         "import os\nos.environ.setdefault('MKL_CBWR', 'COMPATIBLE')\nimport torch\n",
         "os.putenv('TORCH_LOGS', '+dynamo')\n",
+        "os.environ.update(OMP_NUM_THREADS='2')\n",
+        "for library in ('OMP', 'MKL'): os.environ[f'{library}_NUM_THREADS'] = '2'\n",
+        "os.environ['CXX'] = 'clang++'\n",
     ],
 )
 def test_a_script_that_sets_what_the_import_of_torch_reads(tmp_path: Path, text: str) -> None:
     assert "which is read while torch is imported" in (before(tmp_path, text) or "")
+
+
+def test_a_script_that_chooses_where_modules_come_from(tmp_path: Path) -> None:
+    text = "import sys\nsys.path.insert(0, 'src')\nimport torch\n"
+    assert "changes sys.path" in (before(tmp_path, text) or "")
+    assert "changes sys.path" in (before(tmp_path, "sys.path[:0] = ['src']\n") or "")
+    assert before(tmp_path, "sys.path.append('src'); print(sys.path[0]); sys.path == []\n") is None
 
 
 def test_other_variables_of_a_script_do_not_count() -> None:

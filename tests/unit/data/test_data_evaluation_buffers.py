@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -92,3 +93,26 @@ def test_an_evaluation_changes_no_later_forward_pass(ranks: Any) -> None:
             return exchanged
 
     assert ranks(2, rank_main) == [[True, True]] * 2
+
+
+def _folds(meeting: str) -> list[float]:
+    """Prepare and evaluate one model after the other; rank 0 alone frees them in between."""
+    with dt.init(seed=0, device="cpu", init_method=meeting, timeout_s=15) as run:
+        gc.disable()
+        metrics = []
+        for _ in range(3):
+            model = dt.prepare(_net())
+            model.cycle = [model]  # type: ignore[assignment]  # only the collector frees it
+            metrics.append(
+                _evaluate(run, model, dt.loader(TensorDataset(SAMPLES[:3]), 1, evaluation=True), False)
+            )
+            del model
+            if run.is_main:
+                gc.collect()
+        return metrics
+
+
+def test_models_that_one_rank_has_freed_already_are_left_out(ranks: Any) -> None:
+    """The collector of cycles runs at unlike times per rank: some still have models that others have not."""
+    first, second = ranks(2, _folds)
+    assert first == second

@@ -9,7 +9,8 @@ import pytest
 from dist_train.errors import NotFoundError
 from dist_train.jobs import log_files
 from dist_train.jobs.log_files import attempts, follow_logs
-from dist_train.rundir import RunDir, output_stream
+from dist_train.rundir import RunDir
+from dist_train.rundir.log_text import output_stream
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dist_train.errors import ConfigError, UnavailableError
 from dist_train.jobs import JobHandle, JobSpec, Plan
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
-from launchers._slurm.sbatch_submission import check_cancelled, handle_of, refusal
+from launchers._slurm.sbatch_submission import check_cancelled, dropped_notices, handle_of, refusal
 from launchers._slurm.slurm_client import CommandResult
 from launchers.slurm import SlurmLauncher
 
@@ -116,36 +116,21 @@ def test_without_sbatch_nothing_secret_is_written(
     assert not run.secrets.exists()
 
 
-def test_dropped_variables_are_named(
-    run: RunDir,
-    job: Job,
-    accepting: Commands,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("GITHUB_TOKEN", "canary-7c1")
-    monkeypatch.setenv("SBATCH_PARTITION", "x")
-    monkeypatch.setenv("RANK", "0")
-    SlurmLauncher().submit(planned(job()))
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == (
-        "[dist-train] not handed to sbatch, they would change the job behind its script: "
-        "RANK, SBATCH_PARTITION\n"
+def test_dropped_variables_are_named(job: Job) -> None:
+    environ = {"GITHUB_TOKEN": "canary-7c1", "SBATCH_PARTITION": "x", "RANK": "0"}
+    assert dropped_notices(environ) == (
+        "not handed to sbatch, they would change the job behind its script: RANK, SBATCH_PARTITION",
     )
 
 
-def test_of_many_names_eight_are_shown(
-    run: RunDir,
-    job: Job,
-    accepting: Commands,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for number in range(11):
-        monkeypatch.setenv(f"SLURM_X{number:02}", "1")
-    SlurmLauncher().submit(planned(job()))
-    assert capsys.readouterr().err.endswith("SLURM_X06, SLURM_X07 and 3 more\n")
+def test_dropped_variables_are_named_by_a_dry_run_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_SIGNAL", "INT@30")
+    assert any("SBATCH_SIGNAL; keep the signal by" in line for line in SlurmLauncher().notices(job()))
+
+
+def test_of_many_names_eight_are_shown() -> None:
+    [line] = dropped_notices({f"SLURM_X{number:02}": "1" for number in range(11)})
+    assert line.endswith("SLURM_X06, SLURM_X07 and 3 more")
 
 
 @pytest.mark.parametrize(
