@@ -16,6 +16,17 @@ from dist_train.testing import CliResult
 
 PROBE = Path(__file__).with_name("start_method_probe.py")
 METHODS = ("auto", "spawn")
+# Variables that no two runs share.
+OF_A_RUN = {
+    "DIST_TRAIN_RDZV",
+    "DIST_TRAIN_RUN_ID",
+    "DIST_TRAIN_STORE_PREFIX",
+    "DIST_TRAIN_TESTING_COMMAND",
+    "MASTER_PORT",
+    "PWD",
+    "TORCHELASTIC_RUN_ID",
+    env.START_METHOD,
+}
 
 
 def launch(folder: Path, method: str, *args: str, code: int = 0, **changes: str) -> CliResult:
@@ -49,19 +60,11 @@ def test_a_forked_rank_is_what_a_spawned_one_is(tmp_path: Path) -> None:
         assert (forked["forked"], spawned["forked"]) == (True, False)
         for name, value in spawned["equal"].items():
             got = json.loads(json.dumps(forked["equal"][name]).replace("/auto", "/spawn"))
-            ours = got if name != "environ" else {**got, env.START_METHOD: "spawn", "MASTER_PORT": ""}
-            theirs = value if name != "environ" else {**value, "MASTER_PORT": ""}
             if name == "environ":
-                volatile = {
-                    "DIST_TRAIN_RDZV",
-                    "DIST_TRAIN_RUN_ID",
-                    "TORCHELASTIC_RUN_ID",
-                    "DIST_TRAIN_TESTING_COMMAND",
-                    "PWD",
-                }
-                ours = {key: each for key, each in ours.items() if key not in volatile}
-                theirs = {key: each for key, each in theirs.items() if key not in volatile}
-            assert ours == theirs, (rank, name)
+                got, value = (
+                    {key: each for key, each in of.items() if key not in OF_A_RUN} for of in (got, value)
+                )
+            assert got == value, (rank, name)
         assert forked["descriptors"] == spawned["descriptors"]
         assert forked["title"] == spawned["title"]
     seeds = [facts(tmp_path / "auto", rank)["seeds"] for rank in range(2)]
