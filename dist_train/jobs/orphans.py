@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Container
 
 from dist_train import env
 
 _TRIES_S = 2.0
 
 
-def find_processes(run_id: str, node_rank: int | None = None, spared: Container[int] = ()) -> list[int]:
-    """Running processes of this run (and node), as far as this user may read them; not this, nor `spared`."""
+def find_processes(run_id: str, node_rank: int | None = None) -> list[int]:
+    """Running processes of this run (and node), as far as this user may read them; not this process."""
     import psutil  # here, since commands that need no process list must start quickly
 
     def environ(process: psutil.Process) -> dict[str, str]:
@@ -33,17 +32,15 @@ def find_processes(run_id: str, node_rank: int | None = None, spared: Container[
     return [
         process.pid
         for process in psutil.process_iter()
-        if process.pid != os.getpid()
-        and process.pid not in spared
-        and wanted.items() <= environ(process).items()
+        if process.pid != os.getpid() and wanted.items() <= environ(process).items()
     ]
 
 
-def end_processes(run_id: str, node_rank: int | None = None, spared: Container[int] = ()) -> list[int]:
+def end_processes(run_id: str, node_rank: int | None = None) -> list[int]:
     """Send SIGKILL to them, also to those that they start meanwhile; returns the pids."""
     ended: list[int] = []
     deadline = time.monotonic() + _TRIES_S
-    while (left := find_processes(run_id, node_rank, spared)) and time.monotonic() < deadline:
+    while (left := find_processes(run_id, node_rank)) and time.monotonic() < deadline:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,9 @@ import signal
 import socket
 from typing import NoReturn
 
+from dist_train import env
 from dist_train.agent.warm_parent.forked_rank import RankForked, RankStart, become_rank
+from dist_train.agent.warm_parent.process_environ import show_environ
 from dist_train.jobs.parent_death_signal import end_with_parent
 
 MOST_RANKS = 100  # of one request: the kernel passes 253 descriptors at once (SCM_MAX_FD)
@@ -33,6 +35,8 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
     """Fork ranks until the agent has gone; in a rank raises RankForked."""
     end_with_parent(agent, signal.SIGKILL)
     _keep_only(connection)
+    # Of the run, but not of a node: agents end those of their node that ranks have left behind.
+    show_environ({name: value for name, value in os.environ.items() if name != env.NODE_RANK}, ())
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, len(_MESSAGE), 253)
         if message != _MESSAGE:

@@ -230,8 +230,7 @@ class NodeAgent(LocalElasticAgent):
 
     def _end_orphans(self) -> None:
         """End the processes that ranks had started and left behind on this node."""
-        spared = self._start_method.processes
-        ended = end_processes(self._settings.run_id, self._settings.node, spared)
+        ended = end_processes(self._settings.run_id, self._settings.node)
         if ended:
             logger.info("ended processes that ranks had left behind: %s", ended)
 

@@ -34,11 +34,6 @@ class StartMethod:
         self._warm = warm
         self._why_spawned = why_spawned
 
-    @property
-    def processes(self) -> frozenset[int]:
-        """The pids that serve it and are no ranks."""
-        return frozenset() if self._warm is None else frozenset({self._warm.pid})
-
     def start(
         self,
         targets: Sequence[Sequence[str]],
