@@ -68,9 +68,11 @@ def test_on_gpus_the_threads_follow_the_cores(tmp_path: Path) -> None:
     (tmp_path / "stand_in").mkdir()
     (tmp_path / "stand_in" / "pynvml.py").write_text(PYNVML)
     (tmp_path / "train.py").write_text(SCRIPT)
-    hidden = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
-    environ = {name: value for name, value in os.environ.items() if name not in hidden}
-    environ["PYTHONPATH"] = str(tmp_path / "stand_in")
+    environ = {
+        "CUDA_VISIBLE_DEVICES": None,
+        "OMP_NUM_THREADS": None,
+        "PYTHONPATH": str(tmp_path / "stand_in"),
+    }
     words = ["launch", "--device", "cuda", "--gpus-per-node", "1", "--bind", "numa", "train.py"]
     cli = launch_cli(words, cwd=tmp_path, env=environ, timeout_s=90)
     assert cli.code == 0, cli

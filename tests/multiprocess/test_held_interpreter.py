@@ -59,7 +59,7 @@ def agent(run: RunDir, folder: Path, node: int, held: int) -> subprocess.Popen[b
     environ = {
         **os.environ,
         env.RUN_DIR: str(run.path),
-        env.RUN_ID: "held-interpreter",
+        env.RUN_ID: f"held-{os.getpid()}-{folder.name}",
         env.LAUNCHER: "local",
         env.NNODES: "2",
         env.NPROC_PER_NODE: "1",

@@ -41,12 +41,17 @@ class WarmParent:
         self._early = early
 
     @classmethod
-    def start(cls, environ: Mapping[str, str]) -> WarmParent:
-        """Fork it from this process, which must have one thread; raises RankForked in the ranks."""
+    def start(cls, environ: Mapping[str, str], set_title: Callable[[], None]) -> WarmParent:
+        """Fork it from this process, which must have one thread; raises RankForked in the ranks.
+
+        Args:
+            set_title: called in it, for its process title.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         agent, early = os.getpid(), early_variables(environ)
         pid = os.fork()
         if pid == 0:
+            set_title()
             serve(theirs, agent)
         theirs.close()
         return cls(pid, ours, early)

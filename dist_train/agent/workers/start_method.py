@@ -14,6 +14,7 @@ from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.warm_parent.spawn_reason import is_expected, reason_after_import, reason_before_import
 from dist_train.agent.warm_parent.warm_parent import ForkFailed, WarmParent
 from dist_train.agent.workers import reaper
+from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank import UNREAPED, spawn_process
 from dist_train.jobs.frozen_imports import frozen_imports
 
@@ -89,7 +90,8 @@ def choose_start_method(settings: Settings, environ: Mapping[str, str]) -> Start
         return StartMethod(None, None if is_expected(settings, environ) else why)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # a fork inherits what is in their buffers
-    return StartMethod(WarmParent.start(os.environ), None)
+    title = f"dist-train warm parent node={settings.node} run={settings.run.path}"
+    return StartMethod(WarmParent.start(os.environ, lambda: set_title(title)), None)
 
 
 def _import_for_ranks(settings: Settings) -> None:
