@@ -272,7 +272,7 @@ class TestCancel:
         scene.submit("over", "--max-restarts", "0")
         for pod in scene.running():
             scene.plane.manual_kubelet.end(pod, 9)
-        scene.plane.wait_job_result("Failed: BackoffLimitExceeded")
+        scene.plane.wait_job_result("Failed: PodFailurePolicy")
         result = scene.verb("cancel", "over")
         assert result.code == 0, result
         assert result.stdout.startswith("over has ended already: failed, exit code 9; its Job over"), result
@@ -297,7 +297,7 @@ class TestResume:
         scene.submit("retry", "--max-restarts", "0")
         for pod in scene.running():
             scene.plane.manual_kubelet.end(pod, 41, termination_message(41, "not restarted"))
-        scene.plane.wait_job_result("Failed: BackoffLimitExceeded")
+        scene.plane.wait_job_result("Failed: PodFailurePolicy")
         old = scene.plane.job()["metadata"]["uid"]
         assert scene.code("retry") == 41
         result = scene.verb("resume", "retry", "--detach")
