@@ -17,7 +17,7 @@ help:
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the longer tests (pytest -m proof), some 30 minutes; CI runs them too'
 	@echo 'make soak         the soak tests: 80 kills, 50 launches, 300 rounds of a hang of torch; some 20 minutes'
-	@echo 'make bench        the benchmarks; they print, and assert nothing'
+	@echo 'make bench [ONLY="NAME…" ROUNDS=N]   the benchmarks; they print, write docs/benchmarks.md, and assert nothing'
 	@echo 'make docs         the documentation as a site in build/docs; a broken link fails it'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'
 	@echo 'make test-slurm-site PARTITION=P [ACCOUNT=A FOLDER=DIR ARGS="…" QUEUE_S=1800]: the life of a job on your Slurm cluster'
@@ -51,7 +51,7 @@ soak: venv-dev
 	@$(BIN)/python .ci/test.py --soak
 
 bench: venv-dev
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	@$(BIN)/python benchmarks/table.py $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 docs: venv-docs
 	@$(BIN)/python docs/reference_pages/guarantees.py
