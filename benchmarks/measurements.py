@@ -20,7 +20,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class Aim:
-    """What a ratio should reach: the median at most so much, or the lower end of its interval at least so much."""
+    """What a ratio should reach: the median at most, or the lower end of its interval at least, so much."""
 
     at_most: float | None = None
     at_least: float | None = None
@@ -39,7 +39,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a case's values, and its ratio to the base of the same round where there is one."""
+    """One line of the table: a case's values, and its ratio to the base of the same round, if any."""
 
     benchmark: str
     measured: str
@@ -58,8 +58,8 @@ class Row:
 
     def text(self) -> str:
         """The line as the scripts print it."""
-        line = f"  {self.case:<28} {_short(self.median):>9} {self.unit:<8} [{_short(self.low)} .. {_short(self.high)}]"
-        line += f" n={self.rounds}"
+        line = f"  {self.case:<28} {_short(self.median):>9} {self.unit:<8}"
+        line += f" [{_short(self.low)} .. {_short(self.high)}] n={self.rounds}"
         if self.ratio is not None and self.ratio_low is not None and self.ratio_high is not None:
             line += f"   x {self.base}: {self.ratio:.3f} [{self.ratio_low:.3f} .. {self.ratio_high:.3f}]"
         if self.aim:
@@ -68,7 +68,7 @@ class Row:
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The narrowest pair of order statistics that covers the median with the confidence; no distribution assumed."""
+    """The narrowest pair of order statistics that covers the median; no distribution is assumed."""
     ordered, n = sorted(values), len(values)
     tail, skipped = 0.5**n, 0
     while 2 * (tail + math.comb(n, skipped + 1) * 0.5**n) <= 1 - confidence:

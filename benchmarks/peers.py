@@ -1,4 +1,4 @@
-"""Install what the benchmarks compare with into a folder of its own, and put that folder last on the search path.
+"""Install what the benchmarks compare with into a folder of its own, which is last on the search path.
 
 The product's own environment stays as it is: packages that both have are the product's.
 """
@@ -19,7 +19,7 @@ _FOLDER = ROOT / "build" / "benchmark-peers"
 
 
 def installed() -> Path:
-    """The folder of the peers, which are installed first if it is missing or was made for other requirements."""
+    """The folder of the peers; they are installed first if their requirements have changed."""
     _FOLDER.parent.mkdir(exist_ok=True)
     stamp = _FOLDER / ".requirements"
     wanted = f"{sys.version}\n{_REQUIREMENTS.read_text(encoding='utf-8')}"

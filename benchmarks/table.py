@@ -27,9 +27,9 @@ _NOT_SCRIPTS = {"measurements", "peers", "table"}
 _PAGE = _FOLDER.parent / "docs" / "benchmarks.md"
 _HEAD = """# Benchmarks
 
-Written by `make bench` (`benchmarks/table.py`); no line of it is typed. Medians and 95 % intervals of the median, by order
-statistics, of interleaved rounds; a ratio is of values of the same round, and one below 1 says that ours took less
-where the unit is a time. A missed aim stays in the table. **Nothing here was measured on a GPU or over a network.**
+Written by `make bench` (`benchmarks/table.py`); no line of it is typed. Medians and 95 % intervals of the
+median, by order statistics, of interleaved rounds. A ratio is of values of the same round. A missed aim
+stays in the table. **Nothing here was measured on a GPU or over a network.**
 """
 
 
@@ -68,9 +68,10 @@ def machine() -> dict[str, str]:
     )
     memory_kib = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     versions = {name: metadata.version(name) for name in ("torch", "numpy", "safetensors")} | peers.versions()
+    memory = f"{memory_kib / 2**20:.0f} GiB"
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores of {model}, {memory_kib / 2**20:.0f} GiB, Linux {platform.release()}",
+        "machine": f"{os.cpu_count()} cores of {model}, {memory}, Linux {platform.release()}",
         "python": platform.python_version(),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
@@ -94,7 +95,8 @@ def page(records: Path) -> str:
 
 def _section(name: str, record: Path, facts: dict[str, object]) -> Iterator[str]:
     yield f"\n## {name}\n"
-    yield f"{facts['date']}, {facts['machine']}, Python {facts['python']}; load before {facts['load_before']:.1f}."
+    where = f"{facts['date']}, {facts['machine']}, Python {facts['python']}"
+    yield f"{where}; load before {facts['load_before']:.1f}."
     yield f"{facts['versions']}.\n"
     yield "| measured | case | median [95 % interval] | n | ratio [95 % interval] | aim | |"
     yield "|---|---|---|---|---|---|---|"
