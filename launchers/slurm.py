@@ -26,6 +26,7 @@ from dist_train.rundir.file_age import file_age_s
 from dist_train.rundir.records import read_json, write_bytes_atomic
 from launchers._slurm import batch_script, sbatch_submission
 from launchers._slurm.absent_variables import absence_notices
+from launchers._slurm.setup_lines import check_setup
 from launchers._slurm.slurm_client import call
 from launchers._slurm.slurm_options import Options
 from launchers._slurm.slurm_output import JobConsole
@@ -53,6 +54,7 @@ class SlurmLauncher(Launcher):
     def plan(self, spec: JobSpec, options: BaseModel) -> Plan:
         """Render the batch script; neither srun nor a cluster is needed."""
         assert isinstance(options, Options)
+        check_setup(options.setup)
         text = batch_script.render(spec, options)
         record = canonical_json(sbatch_submission.submission_record(spec))
         where = f" in partition {options.partition}" if options.partition else ""

@@ -8,6 +8,7 @@ job_signal         the signal before a time limit: ours, or the site's
 node_checks        every node sees the run directory, and has the GPUs of its ranks
 sbatch_submission  `sbatch --test-only`, then sbatch; scancel's result
 script_values      the form of each value in the script
+setup_lines        the lines of --setup, read by bash before the queue
 slurm_client       run one command of Slurm, with a time-out and a filtered environment
 slurm_memory       jobs that were out of memory, and the --mem of the next start
 slurm_options      options of this launcher
