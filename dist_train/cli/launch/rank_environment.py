@@ -29,9 +29,12 @@ def threads_per_rank(
 
     Args:
         environ: variables of the ranks by --env and launch.env, which come before this process's own.
+
+    Raises:
+        ConfigError: `threads_per_rank` of the config and OMP_NUM_THREADS in `environ` differ.
     """
     if config is not None and config.threads_per_rank is not None:
-        return config.threads_per_rank, ()
+        return config.threads_per_rank, _notice_of_other(config.threads_per_rank, environ)
     given = environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))
     if given.isdigit() and int(given) > 0:
         return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
@@ -45,9 +48,25 @@ def threads_per_rank(
         threads = launch.cpus_per_gpu or 1
         return threads, (f"threads per rank: {threads} (--cpus-per-gpu; threads_per_rank changes it)",)
     cores = usable_cores()
-    threads = max(1, cores.amount // devices.procs)
-    origin = f"{cores.amount} cores, {cores.reason} / {devices.procs} ranks"
+    ranks = launch.nodes * devices.procs  # simulated nodes share this machine
+    threads = max(1, cores.amount // ranks)
+    origin = f"{cores.amount} cores, {cores.reason} / {ranks} ranks"
     return threads, (f"threads per rank: {threads} ({origin})",)
+
+
+def _notice_of_other(threads: int, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Refuse another OMP_NUM_THREADS of the ranks; say that another one of the shell is not used."""
+    asked, shells = environ.get("OMP_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS")
+    if asked is not None and asked != str(threads):
+        raise ConfigError(
+            f"the config has threads_per_rank: {threads}, and the ranks' environment OMP_NUM_THREADS={asked}",
+            cause="the number of threads changes the bits of sums, and only one of them can hold",
+            hint=f"give the override threads_per_rank={asked}, or no OMP_NUM_THREADS in --env and launch.env",
+        )
+    if asked is None and shells is not None and shells != str(threads):
+        unused = f"this shell's OMP_NUM_THREADS={shells} is not used"
+        return (f"threads per rank: {threads} (threads_per_rank; {unused})",)
+    return ()
 
 
 def rank_environment(arguments: LaunchArguments, launch: LaunchConfig) -> tuple[tuple[str, str], ...]:
