@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
     typed = arguments.options
     _refuse_ambiguous(arguments)
     target, target_notices = find_target(arguments)
-    config, launch, config_yaml = _read_config(arguments, target)
+    config, launch, config_yaml, origins = _read_config(arguments, target)
     refuse_foreign_options(arguments, groups, launch.launcher)
     launcher = load_launcher(launch.launcher)
     refuse_unsupported_options(arguments, launcher)
@@ -106,7 +107,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         config_yaml=config_yaml,
     )
     refuse_unfit_binding(spec, launcher.name)
-    options = launcher_options(arguments, groups, launch, launcher)
+    options = launcher_options(arguments, groups, launch, launcher, origins)
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
     if launcher.run_dir_on_nodes(spec) is None:
         notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))
@@ -128,11 +129,11 @@ def _refuse_ambiguous(arguments: LaunchArguments) -> None:
 
 def _read_config(
     arguments: LaunchArguments, target: Target
-) -> tuple[RunConfig | None, LaunchConfig, str | None]:
-    """The config (None for a script), its launch section with the command line's options, its text."""
+) -> tuple[RunConfig | None, LaunchConfig, str | None, Mapping[str, str]]:
+    """The config (None for a script), its launch section with the options typed, its text, its origins."""
     flags = {name: arguments.options[name] for name in _CONFIG_FLAGS if name in arguments.options}
     if target.kind != "config":
-        return None, _launch_section(flags), None
+        return None, _launch_section(flags), None, {}
     from dist_train.config import check_config, dump_config, load_config
 
     # Errors name the path as it was typed; that of the bundled example was not.
@@ -141,7 +142,8 @@ def _read_config(
     with_origin = {f"launch.{name}": (value, arguments.typed[name]) for name, value in flags.items()}
     resolved = load_config(path, arguments.overrides, with_origin)
     check_config(resolved.config, Path(target.folder), resolved.origins)
-    return resolved.config, resolved.config.launch, dump_config(resolved.config)
+    text = dump_config(resolved.config)
+    return resolved.config, resolved.config.launch, text, resolved.origins
 
 
 def _launch_section(flags: dict[str, object]) -> LaunchConfig:

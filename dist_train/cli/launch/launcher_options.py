@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dist_train.cli.launch.arguments import LaunchArguments
 from dist_train.cli.launch.launch_options import OptionGroup
-from dist_train.errors import ConfigError, UsageError
+from dist_train.errors import UsageError
 from dist_train.jobs.launcher import Launcher
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from dist_train.config.launch_section import LaunchConfig
+    from dist_train.config.problems import Problem
 
 
 def refuse_foreign_options(arguments: LaunchArguments, groups: list[OptionGroup], launcher: str) -> None:
@@ -44,12 +46,21 @@ def refuse_unsupported_options(arguments: LaunchArguments, launcher: Launcher) -
 
 
 def launcher_options(
-    arguments: LaunchArguments, groups: list[OptionGroup], launch: LaunchConfig, launcher: Launcher
+    arguments: LaunchArguments,
+    groups: list[OptionGroup],
+    launch: LaunchConfig,
+    launcher: Launcher,
+    origins: Mapping[str, str],
 ) -> BaseModel:
-    """The config's section `launch.<launcher>`, and above it the command line's options."""
+    """The config's section `launch.<launcher>`, and above it the command line's options.
+
+    Args:
+        origins: of the config's values, by dotted path.
+    """
     own = _own_names(groups, launcher.name)
     typed = {name: value for name, value in arguments.options.items() if name in own}
-    return validated_options(launcher, {**launcher_section(launch, launcher.name), **typed})
+    flags = {name: arguments.typed[name] for name in typed}
+    return validated_options(launcher, {**launcher_section(launch, launcher.name), **typed}, origins, flags)
 
 
 def launcher_section(launch: LaunchConfig, launcher: str) -> dict[str, Any]:
@@ -58,30 +69,54 @@ def launcher_section(launch: LaunchConfig, launcher: str) -> dict[str, Any]:
     return dict(section) if isinstance(section, Mapping) else {}
 
 
-def validated_options(launcher: Launcher, values: Mapping[str, Any], where: str | None = None) -> BaseModel:
-    """The launcher's options model; raise ConfigError with every wrong value.
+def validated_options(
+    launcher: Launcher,
+    values: Mapping[str, Any],
+    origins: Mapping[str, str],
+    flags: Mapping[str, str] = MappingProxyType({}),
+) -> BaseModel:
+    """The launcher's options model; raise ConfigError with every wrong value and where it was set.
 
     Args:
-        where: what the error calls the place of the values; None: the options of the launcher.
+        flags: options of the command line as they were typed, by the names of their values.
     """
     from pydantic import ValidationError
+
+    from dist_train.config.problems import raise_problems
 
     try:
         return launcher.Options.model_validate(values)
     except ValidationError as error:
-        where = where or f"options of the {launcher.name} launcher"
-        problems = "; ".join(f"{_path(e)}: {e['msg']} (got {_shown(e)})" for e in error.errors())
-        known = ", ".join(launcher.Options.model_fields) or "none"
-        raise ConfigError(f"{where}: {problems}", hint=f"it knows: {known}") from None
+        problems = [_problem(each, launcher, origins, flags) for each in error.errors()]
+        raise_problems(problems, f"options of the {launcher.name} launcher")
+        raise
+
+
+def _problem(
+    error: ErrorDetails, launcher: Launcher, origins: Mapping[str, str], flags: Mapping[str, str]
+) -> Problem:
+    from dist_train.config.problems import Problem, did_you_mean, dotted
+
+    name, path = str(error["loc"][0]), dotted(("launch", launcher.name, *error["loc"]))
+    # Of a list the whole has an origin, of a mapping each value.
+    near = (origin for key, origin in origins.items() if _one_in_the_other(f"{key}.", f"{path}."))
+    where = next(near, "")
+    if error["type"] == "extra_forbidden":
+        hint = did_you_mean(name, launcher.Options.model_fields)
+        return Problem(f"unknown key `{path}`", where, hint)
+    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    if name in flags:
+        return Problem(f"{flags[name]}: {message}")
+    return Problem(f"`{path}`: {message} (got {_shown(error)})", where)
+
+
+def _one_in_the_other(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def _own_names(groups: list[OptionGroup], launcher: str) -> set[str]:
     own = (group for group in groups if group.launchers is not None and launcher in group.launchers)
     return {str(option.name) for group in own for option in group.options}
-
-
-def _path(error: ErrorDetails) -> str:
-    return ".".join(map(str, error["loc"]))
 
 
 def _shown(error: ErrorDetails) -> str:

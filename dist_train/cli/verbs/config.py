@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def check(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
     path = _config_file(source)
     resolved = load_config(path, overrides)
     check_config(resolved.config, path.absolute().parent, resolved.origins)
-    _check_launch(resolved.config.launch)
+    _check_launch(resolved.config.launch, resolved.origins)
     targets = {where: part.target for where, _, part in components(resolved.config)}
     record: dict[str, Any] = {
         "ok": True,
@@ -118,7 +119,7 @@ def _config_file(source: str) -> Path:
     return run.config.relative_to(here) if run.config.is_relative_to(here) else run.config
 
 
-def _check_launch(launch: LaunchConfig) -> None:
+def _check_launch(launch: LaunchConfig, origins: Mapping[str, str]) -> None:
     """The launcher's own section, by its own options model, and the time limit."""
     from dist_train.jobs.duration import seconds
 
@@ -126,7 +127,7 @@ def _check_launch(launch: LaunchConfig) -> None:
         seconds(launch.time)
     for name in registry.names("launchers"):
         if section := launcher_section(launch, name):
-            validated_options(load_launcher(name), section, f"`launch.{name}`")
+            validated_options(load_launcher(name), section, origins)
 
 
 COMMAND = config
