@@ -173,6 +173,13 @@ def _shm() -> str:
 
 
 # The first pattern that the text of the error (or of its causes) matches gives the hint.
+def _sync_batch_norm(error: BaseException, found: re.Match[str]) -> str:
+    return (
+        "torch has SyncBatchNorm for GPUs alone: convert_sync_batchnorm only where run.device is one; "
+        "on CPU nn.GroupNorm or nn.LayerNorm has no statistics of a batch"
+    )
+
+
 TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"Expected all tensors to be on the same device", _other_device),
     (r"is not on the expected device", _other_device),
@@ -202,4 +209,5 @@ TABLE: tuple[tuple[str, ErrorHint], ...] = (
     (r"EOF when reading a line", _no_stdin),
     (r"Application timeout caused pair closure|Timed out waiting \d+ms", _exchange_of_buffers),
     (r"Expected more than 1 value per channel when training", _one_value_per_channel),
+    (r"SyncBatchNorm expected input tensor to be on GPU", _sync_batch_norm),
 )
