@@ -1,6 +1,6 @@
-"""`python -P -m dist_train.agent --prewarm …`: import torch for a command that still plans, then be its agents.
+"""`python -P -m dist_train.agent --prewarm …`: import torch while the command plans, then be its agents.
 
-The process becomes node 0's agent; those of other simulated nodes are forks of it, made before it has a thread.
+The process becomes node 0's agent; those of other simulated nodes are its forks, made before it has a thread.
 Where the import fails it becomes the agent by exec, so that the failure is reported as it always is.
 """
 
