@@ -105,6 +105,8 @@ def import_for_ranks(kind: str) -> None:
 
 def _end_pool_of_openblas() -> None:
     """Fork once: OpenBLAS, which starts threads while numpy is imported, ends them at a fork."""
+    if len(os.listdir("/proc/self/task")) == 1:
+        return
     pid = os.fork()
     if pid == 0:
         os._exit(0)
