@@ -94,8 +94,10 @@ def _config_text(words: Sequence[str]) -> str | None:
     named = next((word for word in words[1:] if word.endswith((*_YAML, ".py"))), None)
     if "-m" in words or (named is not None and named.endswith(".py")):
         return None
+    path = Path(named or _DEFAULT_CONFIG)
     try:
-        return Path(named or _DEFAULT_CONFIG).read_text(errors="replace")
+        # What can be read only once is left to the one who needs it.
+        return path.read_text(errors="replace") if path.is_file() else ""
     except OSError:
         return ""
 
