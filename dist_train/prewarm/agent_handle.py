@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 _POLL_S = 0.01
 
@@ -21,7 +21,7 @@ class AgentProcess(Protocol):
         """Its process id; 0 while it is still to be forked."""
 
     @property
-    def returncode(self) -> int | None:
+    def returncode(self) -> int | Any:
         """How it has ended, as the last poll() found it; negative for a signal."""
 
     def poll(self) -> int | None:

@@ -28,7 +28,7 @@ _THREADS_VARIABLE = "OMP_NUM_THREADS"
 # /proc/PID/environ has the size of the environment at exec: room for the variables of a node.
 _ROOM = "DIST_TRAIN_PREWARM_ROOM"
 _ROOM_BYTES = 8192
-# So has what `ps` shows the size of the arguments at exec, and titles of agents and ranks name the run's folder.
+# What `ps` shows has the size of the arguments at exec, and titles of agents and ranks name the run's folder.
 _ROOM_FOR_TITLE = " " * 512
 _PR_SET_CHILD_SUBREAPER = 36
 
