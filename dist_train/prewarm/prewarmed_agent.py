@@ -26,10 +26,10 @@ MESSAGE = b"agents"
 MOST_DESCRIPTOR = 255  # the agent keeps its own copies above
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 # /proc/PID/environ has the size of the environment at exec: room for the variables of a node.
-_ROOM = "DIST_TRAIN_PREWARM_ROOM"
-_ROOM_BYTES = 8192
+_PADDING = "DIST_TRAIN_PREWARM_PADDING"
+_PADDING_BYTES = 8192
 # What `ps` shows has the size of the arguments at exec, and titles of agents and ranks name the run's folder.
-_ROOM_FOR_TITLE = " " * 512
+_TITLE_PADDING = " " * 512
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -68,9 +68,9 @@ class PrewarmedAgent:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "dist_train.agent"),
-                    *(PREWARM, str(theirs.fileno()), str(os.getpid()), kind, _ROOM_FOR_TITLE),
+                    *(PREWARM, str(theirs.fileno()), str(os.getpid()), kind, _TITLE_PADDING),
                 ],
-                env={**self._environ, _ROOM: "x" * _ROOM_BYTES},
+                env={**self._environ, _PADDING: "x" * _PADDING_BYTES},
                 stdin=subprocess.DEVNULL,
                 stdout=held[0],
                 stderr=held[1],
@@ -163,7 +163,7 @@ def end_prewarmed() -> None:
 def take_prewarmed(
     starts: Sequence[AgentStart], listener: int, threads: int, device: str
 ) -> list[AgentProcess] | None:
-    """Turn the process that was begun into these agents; None where each is to be started anew.
+    """Turn the process that was begun into these agents; None where each is to be started as a new process.
 
     Args:
         listener: the descriptor of the listening socket, the same in this process and in node 0's agent.

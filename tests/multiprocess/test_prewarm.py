@@ -172,7 +172,7 @@ facts = {
     "parent": int(stat[1]),
     "is_leader": os.getsid(agent) == agent,
     "shown": {name: shown.get(name) for name in sys.argv[1:]},
-    "room": "DIST_TRAIN_PREWARM_ROOM" in shown or "DIST_TRAIN_PREWARM_ROOM" in os.environ,
+    "room": "DIST_TRAIN_PREWARM_PADDING" in shown or "DIST_TRAIN_PREWARM_PADDING" in os.environ,
     "area": int(stat[48]) - int(stat[47]),
     "descriptors": sorted(int(name) for name in os.listdir(f"/proc/{agent}/fd"))[:3],
     "title": Path(f"/proc/{agent}/cmdline").read_bytes().rstrip(b"\\0").decode(),
