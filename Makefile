@@ -16,7 +16,7 @@ help:
 	@echo 'make test-cluster KUBECONFIG=... NAMESPACE=... IMAGE=...   the life cycle on your Kubernetes (CONTRIBUTING.md)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the longer tests (pytest -m proof), some 30 minutes; CI runs them too'
-	@echo 'make soak         the soak tests: 80 kills, 50 launches, 300 rounds of a hang of torch; some 20 minutes'
+	@echo 'make soak         the soak tests: 80 kills, 600 launches, 300 rounds of a hang of torch; some 90 minutes'
 	@echo 'make bench [ONLY="NAME…" ROUNDS=N]   the benchmarks; they print, write docs/benchmarks.md, and assert nothing'
 	@echo 'make docs         the documentation as a site in build/docs; a broken link fails it'
 	@echo 'make slurm-dev    a Slurm cluster of 4 nodes on this machine (NODES=8: of 8), until Ctrl-C; needs slurmctld slurmd munge'

@@ -39,6 +39,7 @@ DEFAULT = "not proof and not soak and not gpu"
 LONG_WORKERS = 3
 # Far above what any group needs: a hang must end, even if pytest hangs.
 LIMIT_S = 2700.0
+SOAK_LIMIT_S = 4 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,13 @@ def gpu_tests(pytest_args: Sequence[str], needed: bool) -> Outcome:
 def timed(argv: Sequence[str]) -> tuple[int, float]:
     """Run a command: exit code and seconds; past the limit it is killed with all its descendants."""
     print(f"\n$ {' '.join(argv[1:])}", flush=True)
+    limit_s = SOAK_LIMIT_S if any(re.match(r"\(?soak\b", word) for word in argv) else LIMIT_S
     began = time.monotonic()
     with subprocess.Popen(argv) as process:
         try:
-            code = process.wait(LIMIT_S)
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            print(f"[make] not done after {LIMIT_S:.0f} s: ended", flush=True)
+            print(f"[make] not done after {limit_s:.0f} s: ended", flush=True)
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
             process.kill()

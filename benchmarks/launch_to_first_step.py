@@ -1,11 +1,13 @@
-"""From the command to a DDP model's first step: `dist-train launch` beside torchrun; and after a kill -9.
+"""From the command to a DDP model's first step on the last rank: `dist-train launch` beside torchrun and accelerate.
 
-Rounds are interleaved and begin each time with another launcher. Per number of ranks: wall seconds from the
-command to the end of the last rank's first optimizer step, and CPU seconds of all processes; then the
-seconds from the kill of a rank in its second step to the first step of the next attempt. Prints medians with
-95 % intervals and ratios of the same round; asserts nothing. A round that is not over in 100 s is left out.
+Every launcher runs the same script, which knows none of them. Wall seconds from the command to the end of the
+last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes. `spawned`
+is ours with DIST_TRAIN_START_METHOD=spawn; two nodes are simulated on this machine, two torchrun agents meet by
+c10d. A launch that does not end well in 100 s has no value.
 
-    python benchmarks/launch_to_first_step.py [--rounds 20] [--ranks 2 4 8]
+    python benchmarks/launch_to_first_step.py [--rounds 20] [--full] [--only 2 4 8 2x2]
+
+2 ranks take all rounds, the others a share of them (said in the output) unless --full is given.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import statistics
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from cli_startup import interval
+import peers
+from measurements import Aim, Row, add_arguments, interleaved, row, show
 
-_WITHIN_S = 100.0
-_SCRIPT = """
+WITHIN_S = 100.0
+# Kills a rank in its second step as long as the attempt's number is below the second word.
+SCRIPT = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -34,8 +39,8 @@ model = DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 for step in range(2):
-    if step == 1 and attempt == 0 and rank == dist.get_world_size() - 1 and "kill" in sys.argv:
-        open(f"{sys.argv[1]}/killed", "w").write(repr(time.time()))
+    if step == 1 and attempt < int(sys.argv[2]) and rank == dist.get_world_size() - 1:
+        open(f"{sys.argv[1]}/killed-{attempt}", "w").write(repr(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
     optimizer.zero_grad()
     model(torch.ones(4, 8)).sum().backward()
@@ -44,53 +49,65 @@ for step in range(2):
         open(f"{sys.argv[1]}/step-{attempt}-{rank}", "w").write(repr(time.time()))
 dist.destroy_process_group()
 """
+_NAME = "launch_to_first_step"
+BIN = Path(sys.executable).parent
+_AIMS = {2: Aim(at_most=0.45), 8: Aim(at_most=0.15)}
+_SHARES = {"2": 1.0, "4": 0.25, "8": 0.15, "2x2": 0.25}
 
 
-class Timing(NamedTuple):
-    """One launch: seconds to the first step, CPU seconds, seconds from the kill to the next first step."""
+@dataclass(frozen=True)
+class Commands:
+    """How to launch: one command, or one for each node; and what is added to the environment."""
 
-    first_step_s: float
-    cpu_s: float
-    restart_s: float | None
-
-
-def commands(ranks: int, folder: Path, script: Path, kill: bool) -> dict[str, list[str]]:
-    """The launchers; each is given the folder for its times as the script's argument."""
-    tail = [str(script), str(folder), *(["kill"] if kill else [])]
-    bin_ = Path(sys.executable).parent
-    ours = [str(bin_ / "dist-train"), "launch", "--device", "cpu", "--nproc-per-node", str(ranks)]
-    ours += ["--run-dir", str(folder / "run"), "--max-restarts", "1", *tail]
-    torchrun = [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", str(ranks), "--max-restarts", "1"]
-    return {"forked": ours, "spawned": ours, "torchrun": [*torchrun, *tail]}
+    words: Sequence[Sequence[str]]
+    environ: Mapping[str, str]
 
 
-def launch(name: str, ranks: int, kill: bool, root: Path) -> Timing | None:
-    """Run it once; None where it did not end well in time."""
-    with tempfile.TemporaryDirectory(dir=root) as folder:
-        here = Path(folder)
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if name == "spawned":
-            environ["DIST_TRAIN_START_METHOD"] = "spawn"
-        words = commands(ranks, here, root / "train.py", kill)[name]
-        cpu_before, began = _cpu_s(), time.time()
-        if not _ends_well(words, environ):
-            return None
-        first = max(float((here / f"step-0-{rank}").read_text()) for rank in range(ranks))
-        restart = None
-        if kill:
-            again = max(float((here / f"step-1-{rank}").read_text()) for rank in range(ranks))
-            restart = again - float((here / "killed").read_text())
-        return Timing(first - began, _cpu_s() - cpu_before, restart)
+class Launch:
+    """One launch of the script.
 
+    Args:
+        root: folder of the script, and of a new folder for this launch.
+        ranks: over all nodes.
+        kills: how many attempts lose a rank.
+    """
 
-def _ends_well(words: list[str], environ: Mapping[str, str]) -> bool:
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(words, env=environ, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+    def __init__(self, root: Path, ranks: int, kills: int = 0) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=root))
+        self.tail = [str(root / "train.py"), str(self.folder), str(kills)]
+        self._ranks = ranks
+        self.began = self.cpu_s = 0.0
+
+    def ends_well(self, commands: Commands) -> bool:
+        """Run to the end; whether all commands ended with 0 in time."""
+        before, quiet = _cpu_s(), subprocess.DEVNULL
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **commands.environ}
+        self.began = time.time()
+        processes = [
+            subprocess.Popen(words, env=environ, stdin=quiet, stdout=quiet, stderr=quiet)
+            for words in commands.words
+        ]
+        codes = [_wait(each, self.began + WITHIN_S - time.time()) for each in processes]
+        self.cpu_s = _cpu_s() - before
+        return codes == [0] * len(codes)
+
+    def step_at(self, attempt: int) -> float | None:
+        """When the last rank of an attempt had done its first step; None where one has not."""
         try:
-            return process.wait(_WITHIN_S) == 0
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            return False
+            times = [
+                float((self.folder / f"step-{attempt}-{rank}").read_text()) for rank in range(self._ranks)
+            ]
+        except (OSError, ValueError):
+            return None
+        return max(times)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    try:
+        return process.wait(max(0.1, timeout_s))
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.wait()
 
 
 def _cpu_s() -> float:
@@ -98,57 +115,88 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _print(title: str, found: Mapping[str, list[float]]) -> None:
-    print(title)
-    for name, values in found.items():
-        if not values:
-            print(f"  {name:<10} none")
-            continue
-        low, high = interval(values)
-        text = f"  {name:<10} {statistics.median(values):7.2f}  [{low:.2f} .. {high:.2f}]  n={len(values)}"
-        if name != "torchrun" and len(values) == len(found["torchrun"]):
-            ratios = [a / b for a, b in zip(values, found["torchrun"], strict=True)]
-            low, high = interval(ratios)
-            text += f"   / torchrun {statistics.median(ratios):.2f} [{low:.2f} .. {high:.2f}]"
-        print(text, flush=True)
+def dist_train(launch: Launch, procs: int, *options: str, method: str = "") -> Commands:
+    """Ours: forked ranks and prewarm, or what `method` says."""
+    words = [str(BIN / "dist-train"), "launch", "--device", "cpu", "--nproc-per-node", str(procs), *options]
+    words += ["--run-dir", str(launch.folder / "run"), *launch.tail]
+    return Commands([words], {"DIST_TRAIN_START_METHOD": method} if method else {})
 
 
-def measure(ranks: int, rounds: int, kill: bool, root: Path) -> None:
-    """Interleave the launchers and print what was found."""
-    names = list(commands(ranks, root, root, kill))
-    found: dict[str, list[Timing]] = {name: [] for name in names}
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            timing = launch(name, ranks, kill, root)
-            if timing is not None:
-                found[name].append(timing)
-    if kill:
-        times = {name: [each.restart_s or 0.0 for each in all_] for name, all_ in found.items()}
-        _print(f"{ranks} ranks, kill -9 of one to the next attempt's first step, s", times)
-        return
-    _print(
-        f"{ranks} ranks, command to first step, s",
-        {name: [each.first_step_s for each in all_] for name, all_ in found.items()},
-    )
-    _print(
-        f"{ranks} ranks, CPU seconds of the whole launch",
-        {name: [each.cpu_s for each in all_] for name, all_ in found.items()},
-    )
+def torchrun(launch: Launch, procs: int, *options: str) -> Commands:
+    """One agent of torchrun."""
+    words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(procs), *options, *launch.tail]
+    return Commands([words], {})
+
+
+def torchrun_c10d(launch: Launch, procs: int, *options: str) -> Commands:
+    """Two agents of torchrun that meet by c10d."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    words = [str(BIN / "torchrun"), "--nnodes", "2", "--nproc-per-node", str(procs), *options]
+    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    words += ["--rdzv-id", secrets.token_hex(4), *launch.tail]
+    return Commands([words, words], {})
+
+
+def _accelerate(launch: Launch, procs: int) -> Commands:
+    # `--cpu --num_processes N` starts one process; --multi_gpu starts N, with or without GPUs.
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1"]
+    words += ["--num_processes", str(procs), "--mixed_precision", "no", "--dynamo_backend", "no"]
+    return Commands([[*words, *launch.tail]], peers.environ({}))
+
+
+def measure(group: str, rounds: int, root: Path) -> list[Row]:
+    """Interleave the launchers of one size."""
+    commands: dict[str, Callable[[Launch], Commands]]
+    if group == "2x2":
+        ranks, base, title = 4, "torchrun c10d", "2 nodes x 2 ranks"
+        commands = {
+            "dist-train": lambda launch: dist_train(launch, 2, "--nodes", "2"),
+            base: lambda launch: torchrun_c10d(launch, 2),
+        }
+        aim: Aim | None = Aim(at_most=0.5)
+    else:
+        ranks, base, title = int(group), "torchrun", f"{group} ranks"
+        commands = {
+            "dist-train": lambda launch: dist_train(launch, ranks),
+            "spawned": lambda launch: dist_train(launch, ranks, method="spawn"),
+            base: lambda launch: torchrun(launch, ranks),
+            "accelerate launch": lambda launch: _accelerate(launch, ranks),
+        }
+        aim = _AIMS.get(ranks)
+    cpu: dict[str, list[float | None]] = {name: [] for name in commands}
+
+    def once(name: str) -> float | None:
+        launch = Launch(root, ranks)
+        good = launch.ends_well(commands[name](launch))
+        first = launch.step_at(0)
+        cpu[name].append(launch.cpu_s if good else None)
+        return first - launch.began if good and first is not None else None
+
+    wall = interleaved({name: lambda name=name: once(name) for name in commands}, rounds)  # type: ignore[misc]
+    rows = []
+    for text, found in (("command to the first step", wall), ("CPU of the whole launch", cpu)):
+        for name, values in found.items():
+            against = None if name == base else (base, found[base])
+            aimed = aim if name == "dist-train" and found is wall else None
+            rows.append(row(_NAME, f"{title}: {text}", name, values, "s", against, aimed))
+    return rows
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="from the command to the first step, beside torchrun")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    """Measure, print, record."""
+    parser = argparse.ArgumentParser(description="from the command to the first step, beside the peers")
+    add_arguments(parser)
+    parser.add_argument("--full", action="store_true", help="all rounds for every size")
+    parser.add_argument("--only", nargs="+", choices=list(_SHARES), default=list(_SHARES))
     options = parser.parse_args()
-    print(f"{options.rounds} interleaved rounds, median [95 % interval of the median]")
     with tempfile.TemporaryDirectory(prefix="dist-train-bench-") as folder:
         root = Path(folder)
-        (root / "train.py").write_text(_SCRIPT)
-        for ranks in options.ranks:
-            measure(ranks, options.rounds, False, root)
-        measure(options.ranks[0], options.rounds, True, root)
+        (root / "train.py").write_text(SCRIPT)
+        for group in options.only:
+            rounds = options.rounds if options.full else max(1, round(options.rounds * _SHARES[group]))
+            print(f"{group} ranks: {rounds} of {options.rounds} rounds", flush=True)
+            show(measure(group, rounds, root), options.record)
 
 
 if __name__ == "__main__":

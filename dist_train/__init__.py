@@ -4,6 +4,7 @@ Importing this package loads no torch: public names and packages are imported on
 
 config          load and check a YAML config
 cli             the `dist-train` command
+prewarm         import torch for the agents while the command line still plans
 jobs            what a launcher needs: job spec, plan, state, machine
 agent           the per-node process: start ranks, watch them, restart them
 entrypoint      what a rank of a config run executes

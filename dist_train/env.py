@@ -34,7 +34,7 @@ POD_NAME = "DIST_TRAIN_POD_NAME"
 POD_NODE = "DIST_TRAIN_POD_NODE"
 SUBMISSION = "DIST_TRAIN_SUBMISSION"  # uid of the object that was submitted: the same for all its pods
 TERMINATION_LOG = "DIST_TRAIN_TERMINATION_LOG"  # for tests; in a pod it is /dev/termination-log
-START_METHOD = "DIST_TRAIN_START_METHOD"  # spawn: ranks are never forked from the warm parent
+START_METHOD = "DIST_TRAIN_START_METHOD"  # spawn, fork: docs/concepts/attempts.md, "How ranks start"
 # Agent -> worker, besides torchrun's own.
 ATTEMPT = "DIST_TRAIN_ATTEMPT"
 STOP_FILE = "DIST_TRAIN_STOP_FILE"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ from dist_train.jobs.orphans import end_processes
 from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.jobs.terminal_writer import TerminalWriter
+from dist_train.prewarm.agent_handle import AgentProcess
+from dist_train.prewarm.prewarmed_agent import AgentStart, take_prewarmed
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
@@ -151,7 +154,7 @@ class Supervisor:
         self._run = run
         self._spec = spec
         self._commands = commands
-        self._agents: list[subprocess.Popen[bytes]] = []
+        self._agents: list[AgentProcess] = []
         self._writer = TerminalWriter(lambda dropped: None)
         self._interrupts = self._restarts_before = 0
         self._first_start = self._start_number = 0
@@ -187,8 +190,11 @@ class Supervisor:
             self._restarts_before = restarts(self._run)
             host, port = listener.getsockname()[:2]
             self._agents = []
-            for node in range(len(self._commands)):
-                self._agents.append(self._start(node, start, host_port(host, port), listener))
+            starts = [
+                self._agent(node, start, host_port(host, port), listener)
+                for node in range(len(self._commands))
+            ]
+            self._start(starts, listener)
         lost_node_file = self._run.lost_node(f"local.{start}")
         lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, self._note)
         while any(agent.poll() is None for agent in self._agents):
@@ -203,7 +209,7 @@ class Supervisor:
         saved = code in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST)
         return ExitCode.INTERRUPTED if saved or self._interrupts > 1 else code
 
-    def _start(self, node: int, start: int, address: str, listener: socket.socket) -> subprocess.Popen[bytes]:
+    def _agent(self, node: int, start: int, address: str, listener: socket.socket) -> AgentStart:
         command = self._commands[node]
         argv, environ = list(command["argv"]), dict(command["env"])
         # Nowhere else: an argument or a variable of the user's may look like a placeholder.
@@ -211,17 +217,31 @@ class Supervisor:
             argv[argv.index(_PARENT_PID) + 1] = str(os.getpid())
         environ[env.RDZV] = environ[env.RDZV].replace(f"127.0.0.1:{_PORT}", address)
         environ[env.JOB] = environ[env.JOB].replace(_JOB, str(start))
-        handed: tuple[int, ...] = ()
         if node == 0:
             environ[env.RDZV] += f"?fd={listener.fileno()}"
-            handed = (listener.fileno(),)
-        return subprocess.Popen(
-            argv,
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            pass_fds=handed,
-            start_new_session=True,  # Ctrl-C reaches only this process
-        )
+        handed = listener.fileno() if node == 0 else None
+        return AgentStart(argv, {**os.environ, **environ}, os.getpid(), handed)
+
+    def _start(self, starts: Sequence[AgentStart], listener: socket.socket) -> None:
+        """Start the agents: the process that has begun to import torch becomes them, or each a new one."""
+        spec, shared = self._spec, [sys.executable, "-P", "-m", "dist_train.agent"]
+        if all(each.argv[:4] == shared for each in starts):
+            without = [replace(each, argv=each.argv[4:]) for each in starts]
+            taken = take_prewarmed(without, listener.fileno(), spec.threads_per_rank, spec.device)
+            if taken is not None:
+                self._agents = taken
+                return
+        for each in starts:
+            # One by one in the list: an interrupt signals those that run.
+            self._agents.append(
+                subprocess.Popen(
+                    each.argv,
+                    env=each.environ,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=() if each.descriptor is None else (each.descriptor,),
+                    start_new_session=True,  # Ctrl-C reaches only this process
+                )
+            )
 
     def _verdict_file(self, start: int) -> Path:
         return self._run.control / f"verdict-local.{start}"

@@ -15,9 +15,13 @@ from dist_train.agent.workers.interpreter_exit import reserve_exit_function  # n
 
 reserve_exit_function()
 
+from dist_train.agent.become_agent import become_agent  # noqa: E402
+
+_argv = become_agent(sys.argv[1:])
+
 from dist_train.agent.main import main  # noqa: E402
 
-_forked = main(sys.argv[1:])
+_forked = main(_argv)
 # An agent does not come here: this is a rank that its warm parent has forked.
 from dist_train.agent.workers import worker_main  # noqa: E402
 

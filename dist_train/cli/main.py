@@ -16,6 +16,7 @@ from dist_train import __version__
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.near_names import nearest
+from dist_train.prewarm.prewarmed_agent import prewarming
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -130,7 +131,9 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """The console script; ends the process with the documented exit code."""
     _open_closed_streams()
-    sys.exit(run(argv))
+    with prewarming(sys.argv[1:] if argv is None else argv):
+        code = run(argv)
+    sys.exit(code)
 
 
 def _open_closed_streams() -> None:

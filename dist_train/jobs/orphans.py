@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 from dist_train import env
 
@@ -18,22 +20,39 @@ _TRIES_S = 2.0
 
 def find_processes(run_id: str, node_rank: int | None = None) -> list[int]:
     """Running processes of this run (and node), as far as this user may read them; not this process."""
-    import psutil  # here, since commands that need no process list must start quickly
-
-    def environ(process: psutil.Process) -> dict[str, str]:
-        try:
-            return process.environ()
-        except (psutil.Error, OSError):  # it has ended, is a zombie, or is another user's
-            return {}
-
-    wanted = {env.RUN_ID: run_id}
+    wanted = [f"{env.RUN_ID}={run_id}"]
     if node_rank is not None:
-        wanted[env.NODE_RANK] = str(node_rank)
-    return [
-        process.pid
-        for process in psutil.process_iter()
-        if process.pid != os.getpid() and wanted.items() <= environ(process).items()
-    ]
+        wanted.append(f"{env.NODE_RANK}={node_rank}")
+    entries = [os.fsencode(entry) for entry in wanted]
+    return [pid for pid in _running() if pid != os.getpid() and _has_in_environ(pid, entries)]
+
+
+def _running() -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except OSError:  # not Linux
+        import psutil
+
+        return psutil.pids()
+
+
+def _has_in_environ(pid: int, entries: list[bytes]) -> bool:
+    try:
+        # Not by psutil, which takes several times as long: each start of ranks waits for this.
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, is a zombie, or is another user's; or this is not Linux
+        return sys.platform != "linux" and _has_by_psutil(pid, entries)
+    return all(entry in environ for entry in entries)
+
+
+def _has_by_psutil(pid: int, entries: list[bytes]) -> bool:
+    import psutil
+
+    try:
+        environ = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return False
+    return {os.fsencode(f"{name}={value}") for name, value in environ.items()}.issuperset(entries)
 
 
 def end_processes(run_id: str, node_rank: int | None = None) -> list[int]:

@@ -7,12 +7,12 @@ and ends what is left a bound later.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dist_train.errors import ExitCode
+from dist_train.prewarm.agent_handle import AgentProcess
 from dist_train.rundir.lost_node import LostNode
 
 # Agents that have joined learn of an end at once and need some two seconds to leave; all must have left
@@ -33,7 +33,7 @@ class LostAgents:
 
     def __init__(
         self,
-        agents: Sequence[subprocess.Popen[bytes]],
+        agents: Sequence[AgentProcess],
         verdict: Path,
         lost_node_file: Path,
         note: Callable[[str], None],

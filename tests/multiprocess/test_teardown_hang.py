@@ -48,7 +48,7 @@ class Ended:
     blocked: tuple[int, ...]
 
 
-def run(folder: Path, interpreter: Sequence[str], rounds: int) -> Ended:
+def run(folder: Path, interpreter: Sequence[str], rounds: int, *words: str) -> Ended:
     """Start the ranks, and wait for their end or until none has finished a round for long."""
     folder.mkdir()
     outputs = [folder / f"rank-{rank}.txt" for rank in range(RANKS)]
@@ -57,7 +57,7 @@ def run(folder: Path, interpreter: Sequence[str], rounds: int) -> Ended:
         for rank, output in enumerate(outputs):
             out = opened.enter_context(output.open("w"))
             names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
-            argv = [sys.executable, *interpreter, str(SCRIPT), str(folder), str(rounds)]
+            argv = [sys.executable, *interpreter, str(SCRIPT), str(folder), str(rounds), *words]
             environ = {**os.environ, **names, "OMP_NUM_THREADS": "1"}
             ranks.append(subprocess.Popen(argv, env=environ, stdout=out, stderr=out))
         try:
@@ -91,7 +91,8 @@ def watch(ranks: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Path]) -> 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.proves(
-    "DDP freed after its process group hangs plain torch 2.13; 4 ranks do it 300 times without a hang",
+    "DDP freed after its process group hangs plain torch 2.13; 4 ranks do it 300 times without a hang, and "
+    "so do 4 processes started by hand that have called dt.init",
     limits="gloo on one machine",
 )
 def test_ddp_freed_after_its_group_hangs_plain_processes_and_no_ranks(tmp_path: Path) -> None:
@@ -102,3 +103,11 @@ def test_ddp_freed_after_its_group_hangs_plain_processes_and_no_ranks(tmp_path: 
     cured = run(tmp_path / "ranks", AS_RANK, rounds)
     print(f"ranks: {cured}")
     assert cured == Ended((rounds,) * RANKS, (0,) * RANKS, ())
+    by_hand = run(tmp_path / "hand", PLAIN, rounds, "dt.init")
+    print(f"started by hand, with dt.init: {by_hand}")
+    assert by_hand == Ended((rounds,) * RANKS, (0,) * RANKS, ())
+
+
+@pytest.mark.proof
+def test_processes_that_call_dt_init_free_ddp_after_its_group(tmp_path: Path) -> None:
+    assert run(tmp_path / "hand", PLAIN, 5, "dt.init") == Ended((5,) * RANKS, (0,) * RANKS, ())

@@ -3,7 +3,7 @@
     python -P command_server.py DESCRIPTOR PARENT_PID
 
 The command's agents are forked from it likewise, and their ranks from the agents' warm parents. A command
-that needs other early variables (dist_train/agent/warm_parent/early_variables.py) is started as a user does.
+that needs other early variables (dist_train/prewarm/early_variables.py) is started as a user does.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import IO
 
 from warm_commands.command_server import MESSAGE, THREADS
 
-from dist_train.agent.warm_parent.early_variables import early_variables
+from dist_train.prewarm.early_variables import early_variables
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _OF_ONE_TEST = ("LEAK_CHECK_TEST", "PYTEST_CURRENT_TEST", "OMP_NUM_THREADS")

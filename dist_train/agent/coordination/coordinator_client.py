@@ -61,6 +61,11 @@ class CoordinatorClient:
             self._changed.wait_for(lambda: ready() or self.lost is not None, timeout_s)
             return ready()
 
+    def wake(self) -> None:
+        """Let `wait` look again: what it waits for may have come from elsewhere."""
+        with self._changed:
+            self._changed.notify_all()
+
     def begin_attempt(self) -> None:
         """Drop the last attempt's messages, but not the run's end; called before the next Join is sent."""
         with self._changed:

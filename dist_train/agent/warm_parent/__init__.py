@@ -9,7 +9,6 @@ server           the warm parent's own loop: take requests, fork ranks
 forked_rank      a rank after its fork
 process_reset    make a fork what a new process would be
 process_environ  /proc/PID/environ, by which processes of a run are found
-early_variables  variables that are read at the interpreter's start or while torch is imported
 late_variables   say it where a rank sets such a variable too late
 spawn_reason     why a run's ranks must be spawned
 rank_child       a rank as its agent sees it: spawned or forked

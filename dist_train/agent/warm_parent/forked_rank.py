@@ -50,15 +50,15 @@ def become_rank(start: RankStart, stdout: int, stderr: int, go: int) -> None:
         go: descriptor from which the agent lets it read a byte when it knows of this rank.
     """
     os.setsid()
-    if os.read(go, 1) != b"g" or not _is_child_of(int(start.argv[0])):
+    if os.read(go, 1) != b"g" or not is_child_of(int(start.argv[0])):
         os._exit(1)
     reset_process(start.environ, start.folder, {1: stdout, 2: stderr})
     watch_late_variables()
     sys.orig_argv[:] = [sys.executable, "-u", "-P", "-m", "dist_train.agent.workers.worker_main", *start.argv]
 
 
-def _is_child_of(agent: int) -> bool:
-    """Whether the agent has become this process's parent; it does when the process between has ended."""
+def is_child_of(agent: int) -> bool:
+    """Whether this pid has become this process's parent; it does when the process between has ended."""
     deadline = time.monotonic() + _REPARENTED_S
     while os.getppid() != agent:
         if time.monotonic() > deadline:

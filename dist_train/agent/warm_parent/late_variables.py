@@ -9,7 +9,7 @@ import os
 import sys
 from types import FrameType
 
-from dist_train.agent.warm_parent.early_variables import is_read_at_import
+from dist_train.prewarm.early_variables import is_read_at_import
 
 
 def watch_late_variables() -> None:

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from dist_train.agent.warm_parent.early_variables import early_variables, first_difference
 from dist_train.agent.warm_parent.forked_rank import RankStart
 from dist_train.agent.warm_parent.rank_child import ForkedProcess
 from dist_train.agent.warm_parent.server import MOST_RANKS, send_request, serve
+from dist_train.prewarm.early_variables import early_variables, first_difference
 
 logger = logging.getLogger(__name__)
 _PR_SET_CHILD_SUBREAPER = 36

@@ -4,6 +4,7 @@ elastic_agent       NodeAgent: torch's LocalElasticAgent with our start, stop an
 rank                Rank: one rank as a process, its start and its signals
 start_method        StartMethod: ranks are forked from the warm parent, or spawned
 processes           Workers: the ranks of an attempt, watched by pidfd
+stack_dump          whether a rank is still printing its stacks
 worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank

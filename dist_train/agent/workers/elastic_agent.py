@@ -57,6 +57,7 @@ from dist_train.jobs.orphans import end_processes
 from dist_train.rundir.stop_file import ExitMark, StopFile
 
 logger = logging.getLogger(__name__)
+_LOOP_S = 0.001  # torch's loop sleeps this long; what it then calls waits for something to do
 _EXIT_INTERRUPTED_BY_TERM = 128 + signal.SIGTERM
 
 
@@ -81,7 +82,7 @@ class NodeAgent(LocalElasticAgent):
             entrypoint=sys.executable,
             args=tuple(settings.rank_target),
             max_restarts=settings.max_restarts,
-            monitor_interval=timeouts.MONITOR_S,
+            monitor_interval=_LOOP_S,
         )
         # Logs are ours (`_start_workers`); torch would leave an empty folder in /tmp for each agent.
         super().__init__(spec, DefaultLogsSpecs(os.devnull), exit_barrier_timeout=timeouts.TERM_TO_KILL_S)
@@ -164,6 +165,7 @@ class NodeAgent(LocalElasticAgent):
             self._client.send(RankExited(node, rank.rank, rank.returncode or 0, number))
         else:
             self._client.send(NodeFailed(node, [self._failure(rank, attempt)], number))
+        self._client.wake()
 
     def _ended_well(self, rank: Rank) -> bool:
         return rank.interrupted or rank.returncode in (0, ExitCode.PREEMPTED)
@@ -173,12 +175,16 @@ class NodeAgent(LocalElasticAgent):
         return failure_of(rank, self._settings, attempt, step, self._memory).to_record()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        workers = self._workers
+        workers, client = self._workers, self._client
         assert workers is not None
-        failed = [
-            rank for rank in workers.ranks if rank.returncode is not None and not self._ended_well(rank)
-        ]
-        if failed or self._client.stop_workers or self._client.lost or self._client.verdict:
+
+        def has_failed() -> bool:
+            codes = [(rank.returncode, rank) for rank in workers.ranks]
+            failed = any(code is not None and not self._ended_well(rank) for code, rank in codes)
+            return bool(failed or client.stop_workers or client.lost or client.verdict)
+
+        client.wait(lambda: workers.all_ended or has_failed(), timeouts.MONITOR_S)
+        if has_failed():
             return self._settle()
         if workers.all_ended:
             codes = {rank.rank: self._code(rank) for rank in workers.ranks}

@@ -13,6 +13,7 @@ import selectors
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
@@ -21,6 +22,7 @@ from dist_train.agent import timeouts
 from dist_train.agent.workers.exit_descriptor import exit_descriptor
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.stack_dump import may_be_dumping
 from dist_train.errors import ExitCode
 from dist_train.rundir.log_text.output_stream import OutputStream
 from dist_train.rundir.stop_file import ExitMark
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 _PIPE_BYTES = 1 << 20
 _CHUNK = 64 * 1024
 _CHUNKS_AT_ONCE = 4
+_LOOK_S = 0.02  # where nothing wakes the one who waits
 _BEHIND_S = 0.005  # between looks at a terminal that is slower than the ranks
 _CHUNKS_AT_THE_END = 4 * _PIPE_BYTES // _CHUNK  # more than a pipe holds
 
@@ -54,6 +57,8 @@ class Workers:
         self._exit_mark = exit_mark
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
+        self._stderr_bytes: Counter[int] = Counter()
+        self._changed = threading.Event()  # a rank has ended or has written to stderr
         self._streams: dict[tuple[int, str], OutputStream] = {}
         # Held while output is read or an end is seen: kill() reads the last words itself.
         self._reading = threading.RLock()
@@ -75,9 +80,13 @@ class Workers:
                 self._show_last_words(rank)
                 rank.ended_by_us = True
         if dump_stacks and alive:
+            before = {rank.rank: self._stderr_bytes[rank.rank] for rank in alive}
             for rank in alive:
                 rank.send(signal.SIGUSR1)
-            self._wait_ended(timeouts.STACK_DUMP_S / 4)
+            self._wait_until(
+                lambda: all(self._has_dumped(rank, before[rank.rank]) for rank in alive),
+                timeouts.STACK_DUMP_S / 4,
+            )
         for rank in self.ranks:
             if rank.returncode is None:
                 rank.end_group()
@@ -98,11 +107,25 @@ class Workers:
                 self._read(kind, rank, key.fd, _CHUNKS_AT_ONCE)
                 self._finish(kind, rank)
 
+    def _has_dumped(self, rank: Rank, before: int) -> bool:
+        """Whether the rank has printed its stacks, or has ended.
+
+        Args:
+            before: how many bytes of its stderr had been read when it was asked.
+        """
+        if rank.returncode is not None:
+            return True
+        return self._stderr_bytes[rank.rank] > before and not may_be_dumping(rank.process.pid)
+
     def _wait_ended(self, timeout_s: float) -> bool:
+        return self._wait_until(lambda: self.all_ended, timeout_s)
+
+    def _wait_until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while not self.all_ended and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return self.all_ended
+        while not is_so() and time.monotonic() < deadline:
+            self._changed.wait(_LOOK_S)
+            self._changed.clear()
+        return is_so()
 
     def _watch(self, rank: Rank) -> None:
         for name, stream in (("out", rank.process.stdout), ("err", rank.process.stderr)):
@@ -161,6 +184,7 @@ class Workers:
         rank.end_group()
         rank.returncode = self._code(rank, rank.process.wait())
         UNREAPED.discard(rank.process.pid)
+        self._changed.set()
         self._on_exit(rank)
 
     def _code(self, rank: Rank, status: int) -> int:
@@ -194,6 +218,9 @@ class Workers:
                 self._finish(kind, rank)
                 self._forget(descriptor)
                 return
+            if kind == "err":
+                self._stderr_bytes[rank.rank] += len(chunk)
+                self._changed.set()
             stream = self._stream(kind, rank)
             self._take(kind, rank, stream, stream.feed(chunk, time.monotonic()))
 

@@ -82,7 +82,7 @@ def choose_start_method(settings: Settings, environ: Mapping[str, str]) -> Start
     if why is None:
         # As the ranks get it: it is read while torch is imported.
         os.environ["OMP_NUM_THREADS"] = str(settings.threads_per_rank)
-        _import_for_ranks(settings)
+        import_for_ranks(settings.kind)
         _end_pool_of_openblas()
         why = reason_after_import(settings)
     if why is not None:
@@ -94,16 +94,19 @@ def choose_start_method(settings: Settings, environ: Mapping[str, str]) -> Start
     return StartMethod(WarmParent.start(os.environ, lambda: set_title(title)), None)
 
 
-def _import_for_ranks(settings: Settings) -> None:
+def import_for_ranks(kind: str) -> None:
+    """Import what ranks of this kind of target (config, script, module) need; once in a process."""
     with frozen_imports():
         import torch._dynamo  # noqa: F401 - every optimizer of torch imports it
 
-        for name in _IMPORTS_OF_CONFIGS if settings.kind == "config" else ():
+        for name in _IMPORTS_OF_CONFIGS if kind == "config" else ():
             importlib.import_module(name)
 
 
 def _end_pool_of_openblas() -> None:
     """Fork once: OpenBLAS, which starts threads while numpy is imported, ends them at a fork."""
+    if len(os.listdir("/proc/self/task")) == 1:
+        return
     pid = os.fork()
     if pid == 0:
         os._exit(0)

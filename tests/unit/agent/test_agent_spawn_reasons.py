@@ -11,7 +11,6 @@ import pytest
 from dist_train import env
 from dist_train.agent.command_line import read_settings
 from dist_train.agent.settings import Settings
-from dist_train.agent.warm_parent.early_variables import early_variables, first_difference, named_in
 from dist_train.agent.warm_parent.process_environ import fitting
 from dist_train.agent.warm_parent.spawn_reason import (
     is_expected,
@@ -19,6 +18,7 @@ from dist_train.agent.warm_parent.spawn_reason import (
     reason_before_import,
     shadowing_file,
 )
+from dist_train.prewarm.early_variables import early_variables, first_difference, named_in
 
 
 def agent_settings(

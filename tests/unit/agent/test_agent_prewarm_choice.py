@@ -1,0 +1,180 @@
+"""Which command lines begin the import of torch before they are parsed, and for what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dist_train import env
+from dist_train.prewarm import prewarmed_agent
+from dist_train.prewarm.agent_handle import ForkedAgent
+from dist_train.prewarm.import_choice import EarlyImport, choose_import
+from dist_train.prewarm.prewarmed_agent import AgentStart, take_prewarmed
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a command has it: torch is not imported, nobody traces, and an empty folder."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "gettrace", lambda: None)
+    monkeypatch.setattr(sys, "getprofile", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def chosen(line: str, gpu_files: tuple[str, ...] = (), **environ: str) -> EarlyImport | None:
+    return choose_import(line.split(), environ, gpu_files)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "launch train.py",
+        "launch --nproc-per-node 4 train.py --lr 0.1",
+        "launch --device cpu -m package.train",
+        "launch --launcher local --nodes=2 train.py",
+        "launch --env A=b train.py",
+    ],
+)
+def test_a_local_launch_on_the_cpu_begins_the_import(line: str) -> None:
+    assert chosen(line) == EarlyImport(1, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--help",
+        "status",
+        "resume r",
+        "launch --help",
+        "launch -h",
+        "launch train.yaml --help",
+        "launch --dry-run train.py",
+        "launch --dry_run train.py",
+        "launch train.yaml --dry-run",
+        "launch --detach train.py",
+        "launch --launcher slurm train.py",
+        "launch --launcher=kubernetes train.py",
+        "launch train.yaml launch.launcher=slurm",
+        "launch --device cuda train.py",
+        "launch --gpus 0,1 train.py",
+        "launch --env DIST_TRAIN_START_METHOD=spawn train.py",
+        "launch --env=DIST_TRAIN_START_METHOD=fork train.py",
+    ],
+)
+def test_where_no_agent_may_start_here_nothing_begins(line: str) -> None:
+    assert chosen(line) is None
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_the_start_method_switches_it_off(method: str) -> None:
+    assert chosen("launch train.py", **{env.START_METHOD: method}) is None
+    assert chosen("launch train.py", **{env.START_METHOD: "auto"}) is not None
+
+
+def test_what_a_fork_of_the_agent_could_not_be_begins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen("launch train.py", LD_PRELOAD="/lib/x.so") is None
+    monkeypatch.setattr(sys, "gettrace", lambda: print)
+    assert chosen("launch train.py") is None
+
+
+def test_where_there_may_be_gpus_only_a_launch_on_the_cpu_begins(tmp_path: Path) -> None:
+    gpu = tmp_path / "nvidiactl"
+    gpu.touch()
+    assert chosen("launch train.py", (str(gpu),)) is None
+    assert chosen("launch --device cpu train.py", (str(gpu),)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("name: a\n", "", EarlyImport(1, True)),
+        ("threads_per_rank: 3\n", "", EarlyImport(3, True)),
+        ("threads_per_rank: 3\n", "threads_per_rank=2", EarlyImport(2, True)),
+        ("launch:\n  launcher: slurm\n", "", None),
+        ("launch:\n  launcher: local\n", "", EarlyImport(1, True)),
+        ("launch: {device: cuda}\n", "", None),
+        ("launch: {device: cuda}\n", "--device cpu", EarlyImport(1, True)),
+        ("launch:\n  env:\n    DIST_TRAIN_START_METHOD: spawn\n", "", None),
+    ],
+)
+def test_a_config_is_looked_at(tmp_path: Path, text: str, words: str, expected: EarlyImport | None) -> None:
+    (tmp_path / "train.yaml").write_text(text)
+    assert chosen(f"launch train.yaml {words}") == expected
+
+
+def test_a_config_that_can_be_read_only_once_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.yaml")
+    assert chosen("launch train.yaml") == EarlyImport(1, True)
+
+
+def test_the_threads_are_those_of_the_plan() -> None:
+    assert chosen("launch train.py", OMP_NUM_THREADS="4") == EarlyImport(4, False)
+    assert chosen("launch --env OMP_NUM_THREADS=2 train.py", OMP_NUM_THREADS="4") == EarlyImport(2, False)
+    assert chosen("launch train.py", OMP_NUM_THREADS="4,2") == EarlyImport(1, False)
+
+
+class Begun:
+    """A prewarmed process that was begun with this environment."""
+
+    def __init__(self, **early: str) -> None:
+        self.ended = False
+        self.agent = object.__new__(prewarmed_agent.PrewarmedAgent)
+        self.agent._environ = {"OMP_NUM_THREADS": "1", **early}
+        self.agent._process = subprocess.Popen(["sleep", "60"])
+        self.agent.end = self.end  # type: ignore[method-assign]
+        self.agent.become = lambda starts, listener: [self.agent._process]  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        self.ended = True
+        self.agent._process.kill()
+        self.agent._process.wait()
+
+
+@pytest.mark.parametrize(
+    ("environ", "threads", "device", "taken"),
+    [
+        ({}, 1, "cpu", True),
+        ({"FOO": "1"}, 1, "cpu", True),
+        ({"MKL_DEBUG_CPU_TYPE": "5"}, 1, "cpu", False),
+        ({}, 2, "cpu", False),
+        ({}, 1, "cuda", False),
+    ],
+)
+def test_it_is_taken_over_only_where_the_plan_is_what_was_expected(
+    environ: dict[str, str], threads: int, device: str, taken: bool
+) -> None:
+    begun = Begun()
+    prewarmed_agent._begun.append(begun.agent)
+    try:
+        found = take_prewarmed([AgentStart([], environ, 1, None)], 5, threads, device)
+        assert (found is not None, begun.ended) == (taken, not taken)
+        assert not prewarmed_agent._begun
+    finally:
+        begun.end()
+
+
+def test_signals_reach_an_agent_that_is_forked_later() -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    known: list[int] = []
+    agent = ForkedAgent(lambda: known[0] if known else None)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.poll() is None
+    known.append(child)
+    assert agent.wait(10) == -signal.SIGTERM
+    agent.kill()  # it has been reaped: nobody is signalled
+
+
+def test_an_agent_that_is_never_forked_was_killed() -> None:
+    agent = ForkedAgent(lambda: 0)
+    agent.kill()
+    assert agent.poll() == -signal.SIGKILL
