@@ -43,6 +43,7 @@ from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
 from dist_train.checkpoint.store.writer_lock import ProcessWriter
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 from dist_train.rundir.step_names import step_name
+from dist_train.rundir.times.span_clock import RESTORE, SAVE_STALL, counted_as, span_clock
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
@@ -139,6 +140,7 @@ class CheckpointManager:
             self._owner = True
         return self._attempt
 
+    @counted_as(SAVE_STALL)
     def save(
         self,
         step: int,
@@ -191,6 +193,7 @@ class CheckpointManager:
             seconds=time.perf_counter() - started,
             **hashes,
         )
+        span_clock().committed(step)
         note_checkpoint(committed.location)
         if control.is_main:
             logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, committed.location)
@@ -243,6 +246,7 @@ class CheckpointManager:
         self.save(step, state, **facts)
         return True
 
+    @counted_as(RESTORE)
     def load_latest(
         self,
         state: Mapping[str, Any],
@@ -290,8 +294,10 @@ class CheckpointManager:
             if not fresh_optimizer:
                 return self._restore(state, named)
             load_weights_of(control, state, named)
+            span_clock().restored(None)
             return None
         if answer is None:
+            span_clock().restored(None)
             if control.is_main:
                 logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
             return None
@@ -307,6 +313,7 @@ class CheckpointManager:
                 found.manifest.run_id,
             )
 
+    @counted_as(RESTORE)
     def load(self, step: int, state: Mapping[str, Any]) -> Restored:
         """Restore one step, also of another run: it is named by its directory and step (collective).
 
@@ -346,6 +353,7 @@ class CheckpointManager:
             self._warn_of_differences(loaded)
             log_other_entries(state, loaded)
         manifest = loaded.manifest
+        span_clock().restored(manifest.step)
         return Restored(
             step=manifest.step,
             epoch=manifest.epoch,

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dist_train.rundir.times.span_clock import DATA_WAIT, span_clock
+
 T = TypeVar("T")
 Clock = Callable[[], float]
 
@@ -66,13 +68,16 @@ class Pace:
 
     def waiting(self, items: Iterable[T]) -> Iterator[T]:
         """The same items; the time waited for each is counted."""
-        iterator = iter(items)
+        iterator, times = iter(items), span_clock()
         while True:
             began = self._clock()
+            times.switch(DATA_WAIT)
             try:
                 item = next(iterator)
             except StopIteration:
                 return
+            finally:
+                times.end_wait(DATA_WAIT)
             self._add(waited=self._clock() - began)
             yield item
 
