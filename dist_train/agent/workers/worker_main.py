@@ -30,12 +30,13 @@ from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
+from dist_train.agent.workers.script_pieces import script_pieces
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.rundir import RunDir
 from dist_train.rundir.times.clock_file import clock_path
-from dist_train.rundir.times.span_clock import IDLE, STOPPING, span_clock, start_clock
+from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, span_clock, start_clock
 
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
@@ -135,8 +136,12 @@ def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
     module.__dict__.update(named, __builtins__=builtins)
     sys.modules["__main__"] = module
-    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
+    *imports, rest = script_pieces(Path(path).read_bytes(), path)
+    for code in imports:
+        exec(code, module.__dict__)
+        if span_clock().part == SCRIPT:  # not if dt.init was among them
+            span_clock().switch(BODY)
+    exec(rest, module.__dict__)
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -103,7 +103,8 @@ class _PartNames:
         stepped = not is_script or _has(reading, "compute")
         self._of = {
             # Without dt.init or a step of ours a script's time cannot be told apart.
-            "script": "import" if initialised else "compute",
+            "script": "import" if initialised or _has(reading, "body") else "compute",
+            "body": "start" if initialised else "compute",
             "set_up": "start" if stepped else "compute",
         }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dist_train.rundir.directory import RunDir
 
-# What a rank's clock counts for. The last two are named by the reader, who knows what came after.
+# What a rank's clock counts for. The last three are named by the reader, who knows what came after.
 CLOCK_PARTS = (
     "start",
     "import",
@@ -29,7 +29,8 @@ CLOCK_PARTS = (
     "save_stall",
     "stopping",
     "idle",
-    "script",  # since the script's first line, and dt.init has not been called
+    "script",  # since the script's first line, as long as it imports; or until dt.init where we cannot tell
+    "body",  # since its imports, and dt.init has not been called
     "set_up",  # since dt.init, and no step has begun
 )
 VERSION, WALL, MONOTONIC, ALIVE, SINCE, PART, RESUMED, KNOWN, COMMITS = range(9)

@@ -24,7 +24,7 @@ _NUMBER = {name: number for number, name in enumerate(layout.CLOCK_PARTS)}
 START, IMPORT, MEMBERSHIP, RESTORE = (_NUMBER[n] for n in ("start", "import", "membership", "restore"))
 DATA_WAIT, COMPUTE, COMMUNICATION = (_NUMBER[n] for n in ("data_wait", "compute", "communication"))
 EVALUATION, SAVE_STALL, STOPPING = (_NUMBER[n] for n in ("evaluation", "save_stall", "stopping"))
-IDLE, SCRIPT, SET_UP = (_NUMBER[n] for n in ("idle", "script", "set_up"))
+IDLE, SCRIPT, BODY, SET_UP = (_NUMBER[n] for n in ("idle", "script", "body", "set_up"))
 _NO_THREAD = -1
 
 
