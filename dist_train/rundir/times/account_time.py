@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dist_train.rundir.times.attempt_history import AttemptHistory
+from dist_train.rundir.times.attempt_history import AttemptHistory, End
 from dist_train.rundir.times.clock_file import FROM_THE_BEGINNING, ClockReading
 from dist_train.rundir.times.time_parts import PARTS, STEP_PARTS, AttemptTime, RunTime
 
@@ -82,7 +82,7 @@ def _add_rank(
         return
     began = min(max(attempt.started, reading.began), cut)
     seconds["start"] += began - attempt.started
-    named = _PartNames(reading, is_script)
+    named = _PartNames(reading, is_script, attempt.end)
     left = end - began
     for clock_part, counted in reading.seconds.items():
         taken = min(left, max(0.0, counted))
@@ -98,7 +98,7 @@ def _add_rank(
 class _PartNames:
     """The part that what the clock counted belongs to."""
 
-    def __init__(self, reading: ClockReading, is_script: bool) -> None:
+    def __init__(self, reading: ClockReading, is_script: bool, end: End | None) -> None:
         initialised = not is_script or _has(reading, "membership")
         stepped = not is_script or _has(reading, "compute")
         self._of = {
@@ -106,6 +106,8 @@ class _PartNames:
             "script": "import" if initialised or _has(reading, "body") else "compute",
             "body": "start" if initialised else "compute",
             "set_up": "start" if stepped else "compute",
+            # A script that does not ask whether to stop is interrupted, and ends as if it had failed.
+            "idle": "stopping" if end == "stopped" else "idle",
         }
 
     def __call__(self, clock_part: str) -> str:
@@ -166,7 +168,7 @@ def _move_lost(
     if kept is None or reading is None:
         ended_well = attempt.end in (None, "done")
         return 0.0 if ended_well or not any(seconds[part] for part in STEP_PARTS) else None
-    named, saved = _PartNames(reading, is_script), dict.fromkeys(PARTS, 0.0)
+    named, saved = _PartNames(reading, is_script, attempt.end), dict.fromkeys(PARTS, 0.0)
     commits = [counted for step, counted in reading.commits if step <= kept]
     for clock_part, counted in (commits[-1] if commits else {}).items():
         saved[named(clock_part)] += counted

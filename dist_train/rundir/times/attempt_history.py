@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from dist_train.errors import ExitCode
+
 End = Literal["done", "failed", "stopped", "unseen"]
+_ENDS: dict[int, End] = {
+    ExitCode.OK: "done",
+    ExitCode.CANCELLED: "stopped",
+    ExitCode.INTERRUPTED: "stopped",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def _told(attempt: AttemptHistory, event: Mapping[str, Any], at: float) -> Attem
         case "preempted":
             return replace(attempt, end="stopped", ended_at=at)
         case "finished":
-            return replace(attempt, end="failed" if event.get("exit_code") else "done", ended_at=at)
+            return replace(attempt, end=_ENDS.get(event.get("exit_code", 0), "failed"), ended_at=at)
     return attempt
 
 

@@ -1,6 +1,7 @@
 """A small training whose parts can be made slow: each delay is given in seconds by the environment.
 
-`PLANT=data:2,forward:2,…`: once in the run, at step 3 of rank 0 (`others`: of rank 1).
+`PLANT=data:2,forward:2,…`: each once, in the first steps, on rank 0 (`others`: on rank 1). `STEP_S`: in each
+forward pass after the third.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Points(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Line(nn.Module):
-    """A line, with batch statistics in between."""
+    """A line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,9 @@ class Line(nn.Module):
             self._passes += 1
             if self._passes > 3:
                 delay("forward")
+            if self._passes > 5:
                 delay("others", rank="1")
+            if self._passes > 3:
                 time.sleep(_EVERY_S)
         else:
             delay("evaluation")
@@ -66,7 +69,8 @@ _fsync = os.fsync
 
 
 def _slow_fsync(descriptor: int) -> None:
-    delay("save")
+    if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".safetensors"):
+        delay("save")
     _fsync(descriptor)
 
 

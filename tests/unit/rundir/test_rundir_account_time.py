@@ -25,9 +25,7 @@ def event(kind: str, at: float, attempt: int | None = None, **fields: Any) -> di
 
 
 def started(attempt: int, agent: float, joins: float, at: float, **fields: Any) -> dict[str, Any]:
-    return event(
-        "attempt_started", at, attempt, agent_started=T0 + agent, joins_since=T0 + joins, **fields
-    )
+    return event("attempt_started", at, attempt, agent_started=T0 + agent, joins_since=T0 + joins, **fields)
 
 
 def reading(
@@ -62,7 +60,14 @@ def nonzero(parts: Mapping[str, float | None]) -> dict[str, float | None]:
     return {part: None if s is None else round(s, 3) for part, s in parts.items() if s is None or s > 1e-3}
 
 
-TRAINED = {"script": 2.0, "membership": 1.0, "set_up": 1.0, "data_wait": 3.0, "compute": 20.0, "save_stall": 2.0}
+TRAINED = {
+    "script": 2.0,
+    "membership": 1.0,
+    "set_up": 1.0,
+    "data_wait": 3.0,
+    "compute": 20.0,
+    "save_stall": 2.0,
+}
 
 
 def test_an_undisturbed_run_on_a_cluster() -> None:
@@ -97,7 +102,9 @@ def test_what_was_done_after_the_checkpoint_of_the_next_attempt_is_lost() -> Non
         event("finished", 60, 1, exit_code=0),
     ]
     readings = {
-        0: reading(3, {"compute": 20.0, "data_wait": 3.0, "save_stall": 1.0}, "compute", commits=((7, saved),)),
+        0: reading(
+            3, {"compute": 20.0, "data_wait": 3.0, "save_stall": 1.0}, "compute", commits=((7, saved),)
+        ),
         1: reading(39, {"restore": 1.0, "compute": 15.0}, resumed=7),
     }
     found = account(events, readings)
@@ -243,6 +250,20 @@ def test_what_a_plain_script_lost_is_not_known() -> None:
     found = account(events, readings, is_script=True)
     assert found.attempts[0].parts["lost"] is None
     assert found.attempts[0].parts["compute"] == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "part"),
+    [
+        (event("preempted", 20, 0, step=None), "stopping"),
+        (event("finished", 20, 0, exit_code=77), "stopping"),
+        (event("finished", 20, 0, exit_code=1), "idle"),
+    ],
+)
+def test_a_script_that_was_interrupted_by_a_stop_was_stopping(end: dict[str, Any], part: str) -> None:
+    events = [event("submitted", 0, launcher="local"), started(0, 0, 0, 0), end]
+    found = account(events, {0: reading(0, {"body": 15.0}, "idle", known=())}, is_script=True)
+    assert found.parts[part] == pytest.approx(5.0)
 
 
 def test_events_of_an_older_version_tell_no_times() -> None:
