@@ -82,7 +82,8 @@ def check_times(run: Run) -> None:
     first, second = times.attempts
     assert first.parts["queue"] is None
     between = second.parts["queue"]
-    assert between is not None and 0 < between < second.wall_s, times
+    assert between is not None
+    assert 0 < between < second.wall_s, times
     for attempt in times.attempts:
         assert sum(s or 0.0 for s in attempt.parts.values()) == pytest.approx(attempt.wall_s, rel=0.01)
 

@@ -24,8 +24,11 @@ def test_the_time_before_a_job_starts_was_in_the_queue(slurm: SlurmCluster, tmp_
     times = read_times(run.run, is_script=True)
     assert times is not None
     parts = times.parts
-    assert parts["queue"] is not None and parts["queue"] >= WAITED_S, times
+    assert parts["queue"] is not None
+    assert parts["queue"] >= WAITED_S, times
     assert sum(seconds or 0.0 for seconds in parts.values()) == pytest.approx(times.wall_s, rel=0.01)
-    assert parts["compute"] is not None and parts["compute"] >= 1.0
-    assert times.goodput is not None and times.goodput_with_queue is not None
+    assert parts["compute"] is not None
+    assert parts["compute"] >= 1.0
+    assert times.goodput is not None
+    assert times.goodput_with_queue is not None
     assert times.goodput > times.goodput_with_queue

@@ -4,8 +4,8 @@ Run one after the other they do what the whole does: the same statements with th
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 from collections.abc import Sequence
 from functools import reduce
@@ -32,14 +32,15 @@ def script_pieces(source: bytes, path: str) -> list[CodeType]:
         if at and at < len(tree.body) and not _is_string(tree.body[at]):
             first = _compiled(tree.body[:at], path, 0)
             return [first, _compiled(tree.body[at:], path, first.co_flags & _FUTURES)]
-    except Exception:  # noqa: BLE001 -- whatever is wrong with it, the whole tells it as python does
+    except Exception:
         pass
     return [compile(source, path, "exec", dont_inherit=True)]
 
 
 def _compiled(statements: list[ast.stmt], path: str, flags: int) -> CodeType:
     piece = ast.Module(body=statements, type_ignores=[])
-    return compile(piece, path, "exec", flags=flags, dont_inherit=True)
+    code: CodeType = compile(piece, path, "exec", flags=flags, dont_inherit=True)
+    return code
 
 
 def _end_of_imports(statements: Sequence[ast.stmt]) -> int:

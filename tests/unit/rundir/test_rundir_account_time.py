@@ -201,7 +201,8 @@ def test_a_submission_that_only_the_agent_has_noted_leaves_the_queue_unknown(lau
         event("finished", 10, 0, exit_code=0),
     ]
     found = account(events, {0: reading(4, {"compute": 6.0})})
-    assert found.parts["queue"] is None and found.goodput_with_queue is None
+    assert found.parts["queue"] is None
+    assert found.goodput_with_queue is None
     assert found.goodput == pytest.approx(0.6)
 
 
