@@ -74,7 +74,8 @@ class Trainer:
             with closing(steps_of(self.loader)) as steps:
                 for micro_batches in self.pace.waiting(steps):
                     step += 1
-                    self.step(step, self.pace.waiting(micro_batches))
+                    # The first micro-batch of a step is read with the step.
+                    self.step(step, self.pace.waiting(micro_batches, self.config.accumulate > 1))
                     if self._is_over(step):
                         break
         except RollBack as rollback:

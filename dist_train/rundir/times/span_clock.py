@@ -26,6 +26,8 @@ DATA_WAIT, COMPUTE, COMMUNICATION = (_NUMBER[n] for n in ("data_wait", "compute"
 EVALUATION, SAVE_STALL, STOPPING = (_NUMBER[n] for n in ("evaluation", "save_stall", "stopping"))
 IDLE, SCRIPT, BODY, SET_UP = (_NUMBER[n] for n in ("idle", "script", "body", "set_up"))
 _NO_THREAD = -1
+# Called in every step: looked up once.
+_SINCE, _PART, _SUMS = layout.SINCE, layout.PART, layout.SUMS
 
 
 class SpanClock:
@@ -71,9 +73,9 @@ class SpanClock:
         now = self._clock()
         numbers = self._numbers
         # A kill between these lines loses a span of the sums; none is counted twice.
-        numbers[layout.SINCE] = now
-        numbers[layout.SUMS + self._part] += now - self._since
-        numbers[layout.PART] = part
+        numbers[_SINCE] = now
+        numbers[_SUMS + self._part] += now - self._since
+        numbers[_PART] = part
         self._since = now
         self._part = part
 
@@ -151,7 +153,9 @@ class _Whole:
             self._before = None
 
 
-_current = SpanClock(array("d", bytes(8 * layout.SIZE)), _NO_THREAD)
+# Counts nothing.
+NO_CLOCK = SpanClock(array("d", bytes(8 * layout.SIZE)), _NO_THREAD)
+_current = NO_CLOCK
 
 
 def span_clock() -> SpanClock:
