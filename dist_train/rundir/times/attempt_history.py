@@ -64,9 +64,9 @@ def attempt_history(events: Iterable[Mapping[str, Any]]) -> list[AttemptHistory]
             found.append(_begun(event, at, boundary, (queued, resubmitted, seen)))
             resubmitted = False
         elif found and found[-1].attempt == event.get("attempt") and found[-1].end is None:
-            told = found[-1] = _told(found[-1], event, at)
-            if told.end is not None:
-                boundary = told.ended_at  # None: where the attempt's own clock ended
+            changed = found[-1] = _changed(found[-1], event, at)
+            if changed.end is not None:
+                boundary = changed.ended_at  # None: where the attempt's own clock ended
     return found
 
 
@@ -87,7 +87,7 @@ def _begun(
     )
 
 
-def _told(attempt: AttemptHistory, event: Mapping[str, Any], at: float) -> AttemptHistory:
+def _changed(attempt: AttemptHistory, event: Mapping[str, Any], at: float) -> AttemptHistory:
     match event.get("kind"):
         case "first_failure" if attempt.failed_at is None:
             return replace(attempt, failed_at=at)
