@@ -15,7 +15,8 @@ from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
     determinism_facts,
-    note_checkpoint,
+    note_restored,
+    note_saved,
     run_and_attempt,
     run_seed,
     settle_finite_check,
@@ -43,6 +44,7 @@ from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
 from dist_train.checkpoint.store.writer_lock import ProcessWriter
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 from dist_train.rundir.step_names import step_name
+from dist_train.rundir.times.span_clock import RESTORE, SAVE_STALL, counted_as
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
@@ -139,6 +141,7 @@ class CheckpointManager:
             self._owner = True
         return self._attempt
 
+    @counted_as(SAVE_STALL)
     def save(
         self,
         step: int,
@@ -168,8 +171,7 @@ class CheckpointManager:
             CheckpointWriteError: nothing was committed, older checkpoints stay.
             NonFiniteError: what run.check_finite was given is not finite; nothing is committed.
         """
-        started = time.perf_counter()
-        control = self.control
+        started, control = time.perf_counter(), self.control
         settle_finite_check()
         collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
         differing = differing_buffers(control, step, collected)
@@ -191,7 +193,7 @@ class CheckpointManager:
             seconds=time.perf_counter() - started,
             **hashes,
         )
-        note_checkpoint(committed.location)
+        note_saved(step, committed.location)
         if control.is_main:
             logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, committed.location)
             if self._on_commit is not None:
@@ -243,6 +245,7 @@ class CheckpointManager:
         self.save(step, state, **facts)
         return True
 
+    @counted_as(RESTORE)
     def load_latest(
         self,
         state: Mapping[str, Any],
@@ -279,6 +282,7 @@ class CheckpointManager:
             with reading(self.storage):
                 found = load_newest(self.storage, memory_for=readers.memory_for)
             if found is None:
+                note_restored(None)
                 return None
             self._check_run(found)
             chosen.append(found)
@@ -292,8 +296,7 @@ class CheckpointManager:
             load_weights_of(control, state, named)
             return None
         if answer is None:
-            if control.is_main:
-                logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
+            logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
             return None
         return self._restore(state, readers.load_chosen(lambda: self.storage, answer, chosen))
 
@@ -307,6 +310,7 @@ class CheckpointManager:
                 found.manifest.run_id,
             )
 
+    @counted_as(RESTORE)
     def load(self, step: int, state: Mapping[str, Any]) -> Restored:
         """Restore one step, also of another run: it is named by its directory and step (collective).
 
@@ -340,7 +344,7 @@ class CheckpointManager:
         apply(state, loaded)
         apply_per_rank(state, loaded, rank, world_size)
         apply_buffers(state, loaded, rank, loaded.manifest.world_size == world_size)
-        note_checkpoint(loaded.location)
+        note_restored(loaded.manifest.step, loaded.location)
         if control.is_main:
             warn_of_restored(self.storage, loaded.manifest.step, loaded.reserved)
             self._warn_of_differences(loaded)

@@ -12,6 +12,7 @@ from dist_train.distributed.determinism import facts
 from dist_train.distributed.run import current
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
+from dist_train.rundir.times.span_clock import span_clock
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
@@ -68,8 +69,20 @@ def settle_finite_check() -> None:
         run.finite_check.settle()
 
 
-def note_checkpoint(location: str) -> None:
-    """Remember the newest checkpoint of the current run, for the error of check_finite."""
+def note_saved(step: int, location: str) -> None:
+    """A checkpoint was committed: for the error of check_finite, and for what a restart does again."""
+    span_clock().committed(step)
+    _note_newest(location)
+
+
+def note_restored(step: int | None, location: str = "") -> None:
+    """A checkpoint was loaded; step None: there was none."""
+    span_clock().restored(step)
+    if step is not None:
+        _note_newest(location)
+
+
+def _note_newest(location: str) -> None:
     run = current()
     if run is not None:
         run.finite_check.newest_checkpoint = location

@@ -19,6 +19,7 @@ from dist_train.config.problems import did_you_mean
 from dist_train.config.signatures import known_arguments
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
+from dist_train.rundir.times.span_clock import IMPORT, span_clock
 
 
 def resolve(target: str, shortcuts: Mapping[str, str] | None = None) -> object:
@@ -140,7 +141,8 @@ def _nearest_module(module: Module) -> str | None:
 
 def _import(name: str, target: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with span_clock().whole(IMPORT):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise _not_found(name, target) from error

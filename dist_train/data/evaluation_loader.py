@@ -19,6 +19,7 @@ from dist_train.data.validation import check_count, check_rank, check_workers, i
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.devices import as_device
 from dist_train.errors import ConfigError
+from dist_train.rundir.times.span_clock import EVALUATION, span_clock
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,10 @@ class EvaluationLoader:
         return self._partition.batches
 
     def __iter__(self) -> Iterator[Any]:
+        with span_clock().whole(EVALUATION):
+            yield from self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         summarised = [] if self._agreement is None else self._agreement.sample_ids(self.n)
         with self._torch_loader.open(self._partition, _in_order, 0, 0, summarised) as batches:
             self._agree(next(batches) if summarised else None)

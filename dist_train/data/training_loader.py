@@ -13,6 +13,7 @@ from dist_train.data.paired_loaders import OrderInUse
 from dist_train.data.validation import check_count
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight, BatchWeightSlot
 from dist_train.errors import UsageError
+from dist_train.rundir.times.span_clock import DATA_WAIT, span_clock
 
 
 class TrainingLoader(ABC):
@@ -104,6 +105,8 @@ class TrainingLoader(ABC):
             self._slot.drop()
         slot = self._slot = None if self.batch_weight is None else self.batch_weight.open()
         micro_batches = self.micro_batches()
+        times = span_clock()
+        times.switch(DATA_WAIT)
         try:
             for micro_batch in micro_batches:
                 self._gradients.warn_once()
@@ -111,11 +114,14 @@ class TrainingLoader(ABC):
                     self._order_in_use.hand_out(self._epoch, micro_batch.step)
                 if slot is not None:
                     slot.set(micro_batch.count, micro_batch.step_count, micro_batch.batch)
+                times.end_wait(DATA_WAIT)
                 yield micro_batch.batch
+                times.switch(DATA_WAIT)
         except GeneratorExit:
             self._left_early.warn_once(slot)
             raise
         finally:
+            times.end_wait(DATA_WAIT)
             # A loop that breaks early closes this generator; the inner one owns the workers.
             micro_batches.close()  # type: ignore[attr-defined]
             if self._order_in_use is not None:

@@ -7,7 +7,8 @@ commit while the device's queue is full. Values travel as JSON, never as pickles
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as torch_dist
 
 from dist_train.distributed.torch_stores import Store
+from dist_train.rundir.times.span_clock import COMMUNICATION, COMPUTE, span_clock
 
 # Anything that json.dumps takes and gives back equal: no tuples, string keys only.
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -81,7 +83,8 @@ class Control:
         if self.group is None:
             return value
         box = torch.tensor([value], dtype=torch.int64)
-        torch_dist.all_reduce(box, op=torch_dist.ReduceOp.MAX, group=self.group)
+        with waiting_for_ranks():
+            torch_dist.all_reduce(box, op=torch_dist.ReduceOp.MAX, group=self.group)
         return int(box.item())
 
     def sum(self, values: list[float]) -> list[float]:
@@ -96,7 +99,8 @@ class Control:
         work = torch_dist.all_reduce(box, group=self.group, async_op=True)
 
         def arrived() -> list[float]:
-            work.wait()
+            with waiting_for_ranks():
+                work.wait()
             return [float(v) for v in box.tolist()]
 
         return Deferred(arrived, work.is_completed)
@@ -131,6 +135,20 @@ class Control:
         boxes = [torch.zeros_like(padded) for _ in range(self.world_size)]
         torch_dist.all_gather(boxes, padded, group=self.group)
         return [box.numpy().tobytes()[:length] for box, length in zip(boxes, lengths, strict=True)]
+
+
+@contextmanager
+def waiting_for_ranks() -> Iterator[None]:
+    """Within a step: count this time for communication and not for compute."""
+    times = span_clock()
+    in_step = times.part == COMPUTE
+    if in_step:
+        times.switch(COMMUNICATION)
+    try:
+        yield
+    finally:
+        if in_step:
+            times.end_wait(COMMUNICATION)
 
 
 def _to_tensor(payload: bytes) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 
@@ -13,3 +15,11 @@ def started_at(pid: int) -> int | None:
     except (OSError, ValueError):
         return None
     return None if state in (b"Z", b"X") else int(fields[18])
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its interpreter's start included; to 10 ms."""
+    ticks = started_at(os.getpid())
+    if ticks is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -23,6 +23,7 @@ from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
 from dist_train.resilience.stop import StopFlag, StopVote
 from dist_train.resilience.watchdog import HangWatchdog
+from dist_train.rundir.times.span_clock import MEMBERSHIP, SET_UP, span_clock
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def init(
     opened = current()
     if opened is not None:
         return _reuse_open_run(opened, seed, device)
+    span_clock().switch(MEMBERSHIP)
     info, worker = RankInfo.from_env(), WorkerEnv.from_env()
     if worker is not None and worker.threads_per_rank is not None:
         torch.set_num_threads(worker.threads_per_rank)
@@ -76,7 +78,9 @@ def init(
     )
     busy = functools.partial(devices.is_busy, bound) if bound.type == "cuda" else None
     watchdog = HangWatchdog(collective_timeout_s or timeout_s, info.rank, busy)
-    return _open_run(info, worker, bound, started, watchdog, seed)
+    run = _open_run(info, worker, bound, started, watchdog, seed)
+    span_clock().switch(SET_UP)
+    return run
 
 
 def _open_run(

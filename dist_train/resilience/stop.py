@@ -14,6 +14,7 @@ from typing import Any
 
 from dist_train.distributed.control_group import Control
 from dist_train.rundir.stop_file import NO_STEP, Slot, StopFile
+from dist_train.rundir.times.span_clock import STOPPING, span_clock
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +163,8 @@ class StopVote:
             return False
         self._vote(call)
         stop = self.value > 0
+        if stop:
+            span_clock().switch(STOPPING)
         if stop and self._control.is_main:
             logger.info("stop agreed by all ranks%s", f" at step {step}" if step is not None else "")
         return stop

@@ -20,6 +20,7 @@ display_number    attempts and epochs as people count them, from 1
 name_ranks        ranks as text: `ranks 0-2,5`
 log_text/         what ranks print, as text and as files
 eta               the remaining time of a run
+times/            where the time of a run went
 """
 
 from __future__ import annotations

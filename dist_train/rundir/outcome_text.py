@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dist_train.rundir.display_number import display_number
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.name_ranks import name_ranks
 from dist_train.rundir.result import Result
+from dist_train.rundir.times.time_text import goodput_text, parts_text
 
 RULE = "─" * 78
 
@@ -60,12 +63,18 @@ def render_result(run_dir: Path, result: Result) -> str:
             f"{result.steps}{_epochs(result)}, {result.world_size} ranks, attempt {result.attempts}",
         ),
         ("samples/s", f"{result.samples_per_s:,.0f}"),
+        *([] if result.time is None else time_rows(result.time)),
         ("weights", result.weights_hash[:16]),
         ("run directory", str(run_dir)),
         ("next", f"dist-train status {run_dir}"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def time_rows(time: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The rows `goodput` and `time` of a table."""
+    return [("goodput", goodput_text(time)), ("time", parts_text(time))]
 
 
 def _epochs(result: Result) -> str:

@@ -17,6 +17,8 @@ class Result:
     Args:
         epochs: whole ones.
         samples_in_epoch: those of one more that was begun and not ended.
+        time: where the time of all attempts went (`RunTime.to_record`); None until the agent of node 0 has
+            written it, and in results of older versions.
     """
 
     run_id: str
@@ -34,6 +36,7 @@ class Result:
     wall_s: float = 0.0
     samples_per_s: float = 0.0
     samples_in_epoch: int = 0
+    time: Mapping[str, Any] | None = None
 
 
 def write_result(run: RunDir, result: Result) -> None:

@@ -26,6 +26,7 @@ from dist_train.data.loader import AnyLoader
 from dist_train.data.streams.iterable_loader import IterableLoader
 from dist_train.data.streams.sharded_stream import agree_on_shards
 from dist_train.distributed.determinism import facts
+from dist_train.distributed.gradient_weights.exchange_time import measure_exchange
 from dist_train.distributed.run import Run
 from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
@@ -222,7 +223,9 @@ def _wrapped_model(config: RunConfig, model: nn.Module, run: Run) -> tuple[Strat
     moved = model.to(run.device)
     if config.trainer.channels_last:
         moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return strategy, strategy.wrap(moved, run, options)
+    wrapped = strategy.wrap(moved, run, options)
+    measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
+    return strategy, wrapped
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:

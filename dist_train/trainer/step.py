@@ -15,6 +15,7 @@ from dist_train.data.batch_partition import MicroBatch
 from dist_train.distributed.pytree import map_tensors
 from dist_train.distributed.tensor_norms import gradient_norm, on_one_rank
 from dist_train.distributed.transfer import to_device
+from dist_train.rundir.times.span_clock import COMMUNICATION, span_clock
 from dist_train.strategies.base import Strategy
 from dist_train.trainer.finite_update import (
     FiniteUpdate,
@@ -160,6 +161,7 @@ class Stepper:
         # total * W / step_units, as one operation.
         mean = total / (step_units / self._world_size)
         torch.autograd.backward([mean], [start_gradient(mean)] if self._finite is not None else None)
+        span_clock().end_wait(COMMUNICATION)
         if metric_sums is not None:
             metric_sums.add(output, self._units.of_micro_batch(micro_batch), counts=micro_batch.count > 0)
         return total.detach()

@@ -14,6 +14,7 @@ from dist_train.distributed.run import Run
 from dist_train.errors import Preempted
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
+from dist_train.rundir.times.span_clock import EVALUATION, STOPPING, span_clock
 from dist_train.trainer.callback_hooks import CallbackHooks
 from dist_train.trainer.checkpointing import Saves
 from dist_train.trainer.console_messages import early_end_line, resume_line
@@ -61,6 +62,7 @@ class Trainer:
             self.callbacks.call("on_start", step)
             while not self._is_over(step):
                 step = self._epoch(step)
+            span_clock().switch(STOPPING)
             self.callbacks.call("on_end", step)
         finally:
             self.records.salvage()
@@ -72,7 +74,8 @@ class Trainer:
             with closing(steps_of(self.loader)) as steps:
                 for micro_batches in self.pace.waiting(steps):
                     step += 1
-                    self.step(step, self.pace.waiting(micro_batches))
+                    # The first micro-batch of a step is read with the step.
+                    self.step(step, self.pace.waiting(micro_batches, self.config.accumulate > 1))
                     if self._is_over(step):
                         break
         except RollBack as rollback:
@@ -167,18 +170,19 @@ class Trainer:
     def _evaluate(self, step: int, learning_rate: float) -> Means:
         assert self.evaluation is not None
         self.records.settle()
-        with self.pace.paused():
-            self.callbacks.call("on_evaluation_start", step)
-            means = evaluate(
-                self.stepper.forward,
-                self.evaluation,
-                self.run.control,
-                lambda: self.run.progress(f"the evaluation after step {step}"),
-            )
-        self.records.evaluation(step, means, learning_rate)
-        self.stepper.evaluated(means.figures)
-        with self.pace.paused():
-            self.callbacks.call("on_evaluation_end", step, means.figures)
+        with span_clock().whole(EVALUATION):
+            with self.pace.paused():
+                self.callbacks.call("on_evaluation_start", step)
+                means = evaluate(
+                    self.stepper.forward,
+                    self.evaluation,
+                    self.run.control,
+                    lambda: self.run.progress(f"the evaluation after step {step}"),
+                )
+            self.records.evaluation(step, means, learning_rate)
+            self.stepper.evaluated(means.figures)
+            with self.pace.paused():
+                self.callbacks.call("on_evaluation_end", step, means.figures)
         return means
 
     def _logs(self, step: int) -> bool:

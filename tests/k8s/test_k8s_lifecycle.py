@@ -17,6 +17,7 @@ from cluster.harness.runs import (
     TWO_BY_ONE,
     TWO_BY_TWO,
     Hashes,
+    Run,
     following,
     launch,
     ledger,
@@ -29,6 +30,7 @@ from cluster.harness.runs import (
 )
 from cluster.kubernetes_cluster import KubernetesCluster
 from dist_train.agent import timeouts
+from dist_train.rundir.times.read_times import read_times
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(180)]
 SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
@@ -70,6 +72,20 @@ def test_a_deleted_pod_saves_and_the_gang_continues(
     assert preempted["step"] >= 10
     assert run.hashes == undisturbed_pair
     assert verb(tmp_path, "status", "deleted", "--exit-code").code == 0
+    check_times(run)
+
+
+def check_times(run: Run) -> None:
+    """A pod does not know when its Job was submitted; the time between two gangs was in the queue."""
+    times = read_times(run.run, is_script=False)
+    assert times is not None
+    first, second = times.attempts
+    assert first.parts["queue"] is None
+    between = second.parts["queue"]
+    assert between is not None
+    assert 0 < between < second.wall_s, times
+    for attempt in times.attempts:
+        assert sum(s or 0.0 for s in attempt.parts.values()) == pytest.approx(attempt.wall_s, rel=0.01)
 
 
 @pytest.mark.proves(

@@ -63,6 +63,7 @@ def record(settings: Settings) -> None:
         handle=handle(settings),
         host=socket.gethostname(),
         submission=settings.submission,
+        noted_by="agent",
     )
 
 

@@ -52,6 +52,11 @@ class SlurmPlatform(Platform):
         if record is not None and (not record.get("by_hand") or record.get("handle") == handle):
             return
         append_event(
-            settings.run, "submitted", launcher=settings.launcher, handle=handle, host=socket.gethostname()
+            settings.run,
+            "submitted",
+            launcher=settings.launcher,
+            handle=handle,
+            host=socket.gethostname(),
+            noted_by="agent",
         )
         write_job_record(settings, handle)

@@ -17,10 +17,13 @@ from dist_train.agent.records.verdict_file import write_verdict
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, ExitCode, NoProgressError, UnavailableError
 from dist_train.jobs.memory_kills import twice
+from dist_train.jobs.process_identity import process_age_s
 from dist_train.rundir.committed_steps import committed_steps, newest_step
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, write_failure
 from dist_train.rundir.records import read_json, write_json_atomic
+from dist_train.rundir.result import read_result, write_result
+from dist_train.rundir.times.read_times import read_times
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.25
@@ -51,6 +54,8 @@ class RunRecorder:
         self._lease = rules.lease(settings)
         self._attempt = 0
         self._began = False
+        self._agent_started = time.time() - process_age_s()
+        self._joins_since = time.time()
         self._stop = threading.Event()
         self._failing: dict[str, str] = {}
         self._seen = set(committed_steps(self._run))
@@ -59,6 +64,7 @@ class RunRecorder:
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Take the lease and begin to watch for committed checkpoints; raises ConfigError if it is taken."""
         self._lease.take(give_up)
+        self._joins_since = time.time()
         self._poller.start()
 
     def close(self) -> None:
@@ -89,6 +95,8 @@ class RunRecorder:
             nodes=nodes,
             job=self._settings.job,
             resume_step=newest_step(self._run),
+            agent_started=self._agent_started,
+            joins_since=self._joins_since,
         )
         return self._attempt
 
@@ -142,6 +150,8 @@ class RunRecorder:
             self._note_loss_before_an_attempt(failure)
         else:
             append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
+            if verdict.exit_code == ExitCode.OK:
+                self._try("where the time went is not in result.json", self._add_time_to_result)
         if verdict.exit_code not in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST):
             self._run.secrets.unlink(missing_ok=True)
         write_verdict(self._settings, self._rules.scheduler_code(verdict.exit_code, failure))
@@ -216,7 +226,7 @@ class RunRecorder:
         attempt = self._open_attempt()
         if attempt is not None:
             self._attempt = attempt
-            self._note_restart("a node or its agent was lost", None)
+            self._note_restart("a node or its agent was lost", None, end_seen=False)
 
     def _open_attempt(self) -> int | None:
         """Return the last attempt if no end of it was recorded."""
@@ -268,6 +278,12 @@ class RunRecorder:
             self._failing[what] = str(error)
         else:
             self._failing.pop(what, None)
+
+    def _add_time_to_result(self) -> None:
+        """Rank 0 has ended, and only now the attempt's time is over."""
+        result, times = read_result(self._run), read_times(self._run, self._settings.kind != "config")
+        if result is not None and times is not None:
+            write_result(self._run, replace(result, time=times.to_record()))
 
     def _note_checkpoints(self) -> None:
         steps = committed_steps(self._run)

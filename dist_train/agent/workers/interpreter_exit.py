@@ -26,6 +26,7 @@ from typing import Any
 from dist_train import env
 from dist_train.agent.workers.rank_signals import script_handles_sigterm
 from dist_train.rundir.stop_file import StopFile
+from dist_train.rundir.times.span_clock import span_clock
 
 _HEARTBEAT_S = 1.0
 
@@ -88,6 +89,7 @@ class InterpreterExit:
             heartbeats += 1
             self._stop_file.write_heartbeats(self._local_rank, heartbeats)
             self._stop_file.write_sigterm_handled(self._local_rank, script_handles_sigterm())
+            span_clock().beat()
             time.sleep(_HEARTBEAT_S)
 
     def _before_finalization(self) -> None:

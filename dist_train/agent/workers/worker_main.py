@@ -17,6 +17,7 @@ import runpy
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -29,9 +30,13 @@ from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
+from dist_train.agent.workers.script_pieces import script_pieces
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
-from dist_train.errors import DistTrainError
+from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.parent_death_signal import end_with_parent
+from dist_train.rundir import RunDir
+from dist_train.rundir.times.clock_file import clock_path
+from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, span_clock, start_clock
 
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
@@ -41,6 +46,7 @@ def main(argv: list[str]) -> NoReturn:
     # Before anything registers an exit function, so that its own runs after all others.
     leaving = InterpreterExit.watch(os.environ)
     end_with_parent(int(argv[0]), signal.SIGKILL)
+    _start_clock(os.environ)
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
     # SIGINT does, the agent stops a script that does not read the stop flag.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,8 +62,21 @@ def main(argv: list[str]) -> NoReturn:
     keep_groups_once_torch_is_imported()
     kind, value, args = argv[1], argv[2], argv[3:]
     code = _run(kind, value, args)
+    span_clock().switch(STOPPING if code in (0, ExitCode.PREEMPTED) else IDLE)
     leaving.script_ended(code)
     sys.exit(code)
+
+
+def _start_clock(environ: Mapping[str, str]) -> None:
+    """Count where the time of this attempt goes; rank 0 alone does it, for the whole run."""
+    worker = env.WorkerEnv.from_env(environ)
+    if environ.get("RANK") != "0" or worker is None or worker.run_dir is None:
+        return
+    path = clock_path(RunDir(worker.run_dir), worker.attempt)
+    try:
+        start_clock(path)
+    except OSError as error:
+        print(f"[dist-train] where the time goes is not recorded: {path}: {error.strerror}", file=sys.stderr)
 
 
 def _run(kind: str, value: str, args: list[str]) -> int:
@@ -117,8 +136,12 @@ def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
     module.__dict__.update(named, __builtins__=builtins)
     sys.modules["__main__"] = module
-    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
+    *imports, rest = script_pieces(Path(path).read_bytes(), path)
+    for code in imports:
+        exec(code, module.__dict__)
+        if span_clock().part == SCRIPT:  # not if dt.init was among them
+            span_clock().switch(BODY)
+    exec(rest, module.__dict__)
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -12,6 +12,7 @@ from dist_train.jobs.launcher import JobState
 from dist_train.jobs.memory_kills import twice
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.result import Result, read_result
+from dist_train.rundir.times.read_times import read_times
 
 _RESULT_KEYS = (
     *(
@@ -45,6 +46,15 @@ class RunStatus:
     def result(self) -> Result | None:
         """The metrics and hashes of a run that is done."""
         return read_result(self.opened.run) if self.state.phase == "done" else None
+
+    @property
+    def time(self) -> dict[str, Any] | None:
+        """Where the time went so far (`RunTime.to_record`); None where the records do not say."""
+        try:
+            found = read_times(self.opened.run, self.opened.spec.target.kind != "config")
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return None if found is None else found.to_record()
 
     @property
     def next(self) -> list[str]:
@@ -106,6 +116,7 @@ def status_record(status: RunStatus) -> dict[str, Any]:
         "checkpoint": None
         if summary.checkpoint_step is None
         else {"step": summary.checkpoint_step, "age_s": summary.checkpoint_age_s},
+        "time": status.time,
         "train": summary.train,
         "evaluation": summary.evaluation,
         "result": None if result is None else {key: getattr(result, key) for key in _RESULT_KEYS},

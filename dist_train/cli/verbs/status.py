@@ -18,7 +18,7 @@ from dist_train.errors import ExitCode
 from dist_train.rundir import metric_text
 from dist_train.rundir.display_number import display_number
 from dist_train.rundir.failure import Failure
-from dist_train.rundir.outcome_text import root_cause_name
+from dist_train.rundir.outcome_text import root_cause_name, time_rows
 
 
 @click.command(
@@ -74,6 +74,8 @@ def _pairs(found: RunStatus) -> list[tuple[str, str]]:
     ]
     if state.phase == "running":
         rows += _speed(summary.train)
+    if (times := found.time) is not None:
+        rows += time_rows(times)
     if found.failure is not None:
         rows.append(("failure", _failure(found.failure)))
     if state.exit_code is not None:

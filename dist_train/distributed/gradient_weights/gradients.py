@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
 from dist_train.distributed.gradient_weights.exchange_check import ExchangeCheck
+from dist_train.distributed.gradient_weights.exchange_time import ExchangeTime
 from dist_train.distributed.gradient_weights.gradient_hooks import Factor, ModuleGradients
 from dist_train.distributed.gradient_weights.optimizer_steps import mark_stepped
 from dist_train.distributed.gradient_weights.unit_call import UnitCall
@@ -41,6 +42,7 @@ class Gradients:
             weakref.WeakKeyDictionary()
         )
         self._exchange_check = ExchangeCheck() if world_size > 1 else None
+        self._exchange_time = ExchangeTime(device.type == "cpu")
         self._call: UnitCall | None = None
         self._discarded = False
         # The backward pass that was seen last, and its share's weight.
@@ -52,6 +54,7 @@ class Gradients:
     def track(self, module: nn.Module) -> None:
         """Weight this module's gradients from now on; the strategy averages them over the ranks."""
         self._modules[module] = ModuleGradients(module, self._factor, self._seen)
+        self._exchange_time.track(module, self._world_size == 1)
         self._of_optimizer.clear()
         if self._exchange_check is not None:
             self._exchange_check.modules_changed()
@@ -155,6 +158,7 @@ class Gradients:
                 self._weight = 1.0
             self._task = task
             self._batch_weight.backward_seen()
+            self._exchange_time.backward_seen()
         return self._call is None
 
     def _shares_changed(self) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dist_train.rundir.times.span_clock import COMPUTE, DATA_WAIT, NO_CLOCK, span_clock
+
 T = TypeVar("T")
 Clock = Callable[[], float]
 
@@ -64,15 +66,22 @@ class Pace:
         self._whole = _Window(clock())
         self._recent = _Window(clock())
 
-    def waiting(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items; the time waited for each is counted."""
-        iterator = iter(items)
+    def waiting(self, items: Iterable[T], read: bool = True) -> Iterator[T]:
+        """The same items; the time waited for each is counted.
+
+        Args:
+            read: they are read now. False: they are there, and the run's clock need not look.
+        """
+        iterator, times = iter(items), span_clock() if read else NO_CLOCK
         while True:
             began = self._clock()
+            times.switch(DATA_WAIT)
             try:
                 item = next(iterator)
             except StopIteration:
+                times.end_wait(DATA_WAIT)
                 return
+            times.switch(COMPUTE)
             self._add(waited=self._clock() - began)
             yield item
 
