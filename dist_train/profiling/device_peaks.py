@@ -45,8 +45,8 @@ def _tensor_cores(half: float, tf32: float, fp32: float) -> dict[str, float]:
 
 # The first whose pattern is in the device's name; variants come before the plain name.
 _GPUS = (
-    _Gpu(r"V100.*PCIE", {"fp16": 112, "fp32": 14}),
-    _Gpu(r"V100.*SXM", {"fp16": 125, "fp32": 15.7}),
+    _Gpu(r"V100-PCIE", {"fp16": 112, "fp32": 14}),
+    _Gpu(r"V100-SXM\d", {"fp16": 125, "fp32": 15.7}),
     _Gpu(r"T4", {"fp16": 65, "fp32": 8.1}),
     _Gpu(r"A100", _tensor_cores(312, 156, 19.5)),
     _Gpu(r"A10", _tensor_cores(125, 62.5, 31.2)),
@@ -89,6 +89,8 @@ def utilisation(device: str, flops: Mapping[str, int], seconds: float) -> Utilis
     peaks = device_peaks(device)
     if peaks is None:
         return Utilisation(None, f"the peak of {device} is not known")
+    if "fp32" in peaks:
+        peaks.setdefault("tf32", peaks["fp32"])  # torch is set to TF32 also where the device has none
     missing = [precision for precision in flops if precision not in peaks]
     if missing:
         return Utilisation(None, f"the peak of {device} in {missing[0]} is not known")

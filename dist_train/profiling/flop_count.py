@@ -108,7 +108,7 @@ def _convolution_backward(args: Mapping[str, Any]) -> int:
 
 
 def _attention(at: int, products: int) -> Callable[[Mapping[str, Any]], int]:
-    """`products` matrix products; one half of them (rounded down) has the value's width, the others the query's."""
+    """So many matrix products: half of them, rounded down, have the value's width, the others the query's."""
 
     def flops(args: Mapping[str, Any]) -> int:
         query, key, value = args["Input Dims"][at : at + 3]
