@@ -145,19 +145,13 @@ def test_a_full_disk_is_said_and_leaves_no_half_file(
 
 
 RANK = """
-import sys, torch
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(6):
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-hooks = sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
-print(len(hooks), "dist_train.agent.workers.step_profiler" in sys.modules)
+import sys
+print("dist_train.agent.workers.step_profiler" in sys.modules, "torch" in sys.modules, len(sys.meta_path))
 """
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_rank_has_the_hook_only_where_it_is_asked_for(tmp_path: Path, asked: bool) -> None:
+def test_a_rank_loads_it_only_where_it_is_asked_for(tmp_path: Path, asked: bool) -> None:
     (tmp_path / "train.py").write_text(RANK)
     worker = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "DIST_TRAIN_ATTEMPT": "2"}
@@ -166,6 +160,6 @@ def test_a_rank_has_the_hook_only_where_it_is_asked_for(tmp_path: Path, asked: b
         del environ["DIST_TRAIN_PROFILE"]
     words = [*worker, str(tmp_path / "train.py")]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=90)
-    assert (done.returncode, done.stdout) == (0, "1 True\n" if asked else "0 False\n"), done
-    traces = list((tmp_path / "run").rglob("*.gz"))
-    assert [path.parent.name for path in traces] == (["attempt-2"] if asked else [])
+    loaded, torch, finders = done.stdout.split()
+    assert (done.returncode, loaded, torch) == (0, str(asked), "False"), done
+    assert int(finders) == len(sys.meta_path) + asked
