@@ -1,10 +1,9 @@
-"""`launch --profile` of real runs over gloo: where planted delays land, kills, stops; the trainer and own loops."""
+"""`launch --profile` of real runs over gloo: planted delays, kills, stops; the trainer and own loops."""
 
 from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def test_planted_delays_land_in_their_part(launch: Launch, tmp_path: Path) -> No
         assert one.flops == {"fp32": 5 * 2 * 2 * 4 * 64 * 64}
         together = parts.compute_s + parts.communication_s + parts.data_wait_s + parts.stall_s
         assert together == pytest.approx(parts.whole_s, rel=0.01)
-    # Rank 0 waits for rank 1 in the all-reduce, with nothing to compute: not in stall, where rank 1's sleep is.
+    # Rank 0 waits for rank 1 in the all-reduce with nothing to compute; rank 1's own sleep is stall.
     assert first.parts.communication_s >= 5 * 0.050
     assert second.parts.stall_s >= 5 * 0.110
     assert first.parts.communication_s > second.parts.communication_s
@@ -85,11 +84,12 @@ def test_planted_delays_land_in_their_part(launch: Launch, tmp_path: Path) -> No
 DIGITS = (str(WORKLOADS / "digits.yaml"), "checkpoint.every_steps=4")
 
 
+@pytest.mark.proof
 def test_a_kill_within_the_steps_leaves_no_half_file_and_the_next_attempt_writes_its_own(
     launch: Launch,
 ) -> None:
-    words = ("--gpus-per-node", 2, "--env", "DIST_TRAIN_INJECT=kill:rank=1,step=8", 'launch.profile="6:9"')
-    finished = launch("k", words[0], words[1], words[2], words[3], *DIGITS, words[4], timeout_s=200)
+    kill = ("--env", "DIST_TRAIN_INJECT=kill:rank=1,step=8")
+    finished = launch("k", "--gpus-per-node", 2, *kill, *DIGITS, 'launch.profile="6:9"', timeout_s=200)
     assert finished.cli.code == 0, finished.cli
     assert len(finished.events("attempt_started")) == 2
     # SIGKILL ends rank 0 in the middle of its profile, too: what is there is whole, or nothing is.
@@ -123,6 +123,7 @@ for (batch,) in dt.loader(data, batch_size=8):
 """
 
 
+@pytest.mark.proof
 def test_a_stop_within_the_steps_writes_those_that_are_complete(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OWN_LOOP)
     command = begin(tmp_path, "s", "--gpus-per-node", 2, "--profile", "4:50", "train.py")
@@ -151,8 +152,6 @@ def test_steps_that_are_never_reached_are_said_and_a_run_without_profile_has_no_
     late = launch("late", "--gpus-per-node", 2, "--profile", "40:42", "train.py")
     assert (late.cli.code, late.run.profile.exists()) == (0, False), late.cli
     assert "no profile: this attempt ended after step 12, before step 40" in late.cli.stderr
-    began = time.monotonic()
     without = launch("without", "--gpus-per-node", 2, "train.py")
     assert (without.cli.code, without.run.profile.exists()) == (0, False), without.cli
     assert "profile" not in without.cli.stderr
-    assert time.monotonic() - began < 100
