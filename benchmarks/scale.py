@@ -1,7 +1,7 @@
 """How a launch grows with its ranks: 16 to 512 on this machine, forked from one process that has torch.
 
-Real launches over gloo, one node, one agent. Per number of ranks: wall seconds of each part, to the last rank,
-and CPU seconds of each rank in it:
+Real launches over gloo, one node, one agent. Per number of ranks: wall seconds of each part, to the last
+rank, and CPU seconds of each rank in it:
 
     start           from the command to the first line of the last rank's script
     membership      dt.init: store, process groups, membership check
@@ -11,8 +11,8 @@ and CPU seconds of each rank in it:
     agent           CPU of command, agent and the process that forks, divided by the ranks
     memory          of each rank (proportional set size) after dt.init
 
-A curve is named by the slope of the logarithms: 1 is linear. Ranks share the cores: seconds of many ranks on few
-cores tell how the work grows, and not how long a cluster takes. Sizes that would need more memory than
+A curve is named by the slope of the logarithms: 1 is linear. Ranks share the cores: seconds of many ranks on
+few cores tell how the work grows, and not how long a cluster takes. Sizes that would need more memory than
 `--memory` are left out, which is said.
 
     python benchmarks/scale.py [--rounds 3] [--ranks 16 64 128 256 512] [--memory 12]
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import resource
 import statistics
@@ -33,7 +32,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from measurements import Row, add_arguments, row, show
+from measurements import Row, add_arguments, growth, row, show
 
 _WITHIN_S = 400.0
 _LINES = 200
@@ -156,44 +155,16 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line through the logarithms, by least squares; nan for fewer than two points."""
-    logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
-    if len(logs) < 2:
-        return math.nan
-    x_mean, y_mean = (statistics.fmean(axis) for axis in zip(*logs, strict=True))
-    return sum((x - x_mean) * (y - y_mean) for x, y in logs) / sum((x - x_mean) ** 2 for x, _ in logs)
-
-
-def curve_name(exponent: float) -> str:
-    """What such a slope is called."""
-    if math.isnan(exponent):
-        return "not known"
-    if abs(exponent) <= 0.15:
-        return "constant"
-    if exponent < 0.85:
-        return "less than linear"
-    return "linear" if exponent <= 1.15 else "MORE than linear"
-
-
 def rows_of(found: Mapping[int, Sequence[Sequence[float] | None]]) -> list[Row]:
     """A row per size, and one for the curve, of everything that is measured."""
-    rows = []
+    rows: list[Row] = []
     for number, (measured, unit) in enumerate(_MEASURED.items()):
-        for ranks, launches in found.items():
-            values = [None if one is None else one[number] for one in launches]
-            rows.append(row("scale", measured, f"{ranks} ranks", values, unit))
-        rounds = [
-            [
-                (float(ranks), one[number])
-                for ranks, one in zip(found, launches, strict=True)
-                if one is not None
-            ]
-            for launches in zip(*found.values(), strict=True)
-        ]
-        exponents = [one for points in rounds if not math.isnan(one := slope(points))]
-        name = curve_name(statistics.median(exponents) if exponents else math.nan)
-        rows.append(row("scale", measured, f"slope: {name}", exponents, "log/log"))
+        values = {
+            ranks: [None if one is None else one[number] for one in launches]
+            for ranks, launches in found.items()
+        }
+        rows += [row("scale", measured, f"{ranks} ranks", each, unit) for ranks, each in values.items()]
+        rows.append(growth("scale", measured, values))
     return rows
 
 
