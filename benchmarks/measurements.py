@@ -157,6 +157,8 @@ def curve_name(exponent: float) -> str:
         return "not known"
     if abs(exponent) <= 0.15:
         return "constant"
+    if exponent < 0:
+        return "falling"
     if exponent < 0.85:
         return "less than linear"
     return "linear" if exponent <= 1.15 else "MORE than linear"
