@@ -2,7 +2,7 @@
 
 profiled_steps  which steps and ranks: `10:15`, `0,3`
 trace_file      where traces are in the run directory; written whole, read again
-intervals       unions and differences of stretches of time
+intervals       unions and differences of intervals
 step_parts      a trace's steps: compute, exposed communication, data wait, stall
 flop_count      floating-point operations of a trace's operators, by their shapes
 device_peaks    what GPUs can do at most, from their makers' data sheets

@@ -1,4 +1,4 @@
-"""Stretches of time as (begin, end): unions, differences, overlaps; all lists are sorted and disjoint."""
+"""Intervals of time as (begin, end): unions, differences, overlaps; all lists are sorted and disjoint."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 Interval = tuple[float, float]
 
 
-def union(stretches: Iterable[Interval]) -> list[Interval]:
+def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Merge what overlaps or touches."""
     merged: list[Interval] = []
-    for begin, end in sorted(stretch for stretch in stretches if stretch[1] > stretch[0]):
+    for begin, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
         if merged and begin <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
@@ -18,11 +18,11 @@ def union(stretches: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def minus(stretches: Sequence[Interval], removed: Sequence[Interval]) -> list[Interval]:
+def minus(intervals: Sequence[Interval], removed: Sequence[Interval]) -> list[Interval]:
     """What of the first is in none of the second; both as `union` gives them."""
     left: list[Interval] = []
     at = 0
-    for begin, end in stretches:
+    for begin, end in intervals:
         while at < len(removed) and removed[at][1] <= begin:
             at += 1
         ahead = at
@@ -36,12 +36,12 @@ def minus(stretches: Sequence[Interval], removed: Sequence[Interval]) -> list[In
     return left
 
 
-def within(stretches: Sequence[Interval], bounds: Interval) -> list[Interval]:
+def within(intervals: Sequence[Interval], bounds: Interval) -> list[Interval]:
     """What of them lies in the bounds."""
     low, high = bounds
-    return [(max(begin, low), min(end, high)) for begin, end in stretches if begin < high and end > low]
+    return [(max(begin, low), min(end, high)) for begin, end in intervals if begin < high and end > low]
 
 
-def total(stretches: Iterable[Interval]) -> float:
+def total(intervals: Iterable[Interval]) -> float:
     """Their length."""
-    return sum(end - begin for begin, end in stretches)
+    return sum(end - begin for begin, end in intervals)

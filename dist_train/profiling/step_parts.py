@@ -57,9 +57,9 @@ class StepParts:
 
 
 def step_intervals(events: Iterable[Event], complete: int | None = None) -> list[Interval]:
-    """The stretch of each step, in order; of these the first `complete`, for the last may be cut off."""
+    """The interval of each step, in order; of these the first `complete`, for the last may be cut off."""
     marks = sorted(
-        _stretch(event)
+        _interval(event)
         for event in events
         if event.get("cat") == "user_annotation" and str(event.get("name")).startswith(STEP_MARK)
     )
@@ -76,7 +76,7 @@ def step_parts(events: Sequence[Event], steps: Sequence[Interval]) -> StepParts:
     is_collective = _communicates if on_device else _communicates_on_host
 
     def of(kind: Any) -> list[Interval]:
-        return within(union(_stretch(event) for event in spans if kind(event)), bounds)
+        return within(union(_interval(event) for event in spans if kind(event)), bounds)
 
     data, compute, collective = of(_waits_for_data), of(is_compute), of(is_collective)
     if on_device:
@@ -101,11 +101,11 @@ def step_parts(events: Sequence[Event], steps: Sequence[Interval]) -> StepParts:
     )
 
 
-def _inside(stretches: Sequence[Interval], window: Sequence[Interval]) -> list[Interval]:
-    return [piece for bounds in window for piece in within(stretches, bounds)]
+def _inside(intervals: Sequence[Interval], window: Sequence[Interval]) -> list[Interval]:
+    return [piece for bounds in window for piece in within(intervals, bounds)]
 
 
-def _stretch(event: Event) -> Interval:
+def _interval(event: Event) -> Interval:
     begin = float(event["ts"])
     return begin, begin + float(event["dur"])
 

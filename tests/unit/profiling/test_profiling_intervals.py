@@ -1,4 +1,4 @@
-"""Unions and differences of stretches, against sets of single moments."""
+"""Unions and differences of intervals, against sets of single moments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import pairwise
 from dist_train.profiling.intervals import Interval, minus, total, union, within
 
 
-def moments(stretches: list[Interval]) -> set[int]:
-    return {moment for begin, end in stretches for moment in range(int(begin), int(end))}
+def moments(intervals: list[Interval]) -> set[int]:
+    return {moment for begin, end in intervals for moment in range(int(begin), int(end))}
 
 
 def test_they_are_what_sets_of_moments_say() -> None:

@@ -103,7 +103,7 @@ def test_a_trace_is_written_whole_and_found_by_attempt_and_rank(tmp_path: Path) 
     assert read_trace(found[2][11])["dist_train"]["rank"] == 11
 
 
-def test_a_trace_that_torch_cut_off_or_the_disk_has_no_room_for_leaves_nothing(
+def test_a_trace_cut_off_by_torch_or_a_full_disk_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, raw = tmp_path / "rank-0.trace.json.gz", tmp_path / "raw"
