@@ -83,11 +83,12 @@ def test_the_step_before_the_first_warms_up_and_the_last_ends_it(tmp_path: Path)
 
 def test_the_first_optimizer_that_steps_gives_the_count(tmp_path: Path) -> None:
     loop, other = Loop(tmp_path, 3, 3), Optimizer()
-    for _ in range(3):
+    for number in range(1, 4):
         loop.profiler.stepped(loop.optimizer, (), {})
         loop.profiler.stepped(other, (), {})
         loop.profiler.stepped(other, (), {})
-    assert loop.log == ["start 1", "step", "stop", "export"]
+        loop.log.append(f"after {number}")
+    assert loop.log == ["start 1", "after 1", "step", "after 2", "stop", "export", "after 3"]
 
 
 def test_an_end_within_the_steps_writes_the_complete_ones(
