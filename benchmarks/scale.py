@@ -13,7 +13,7 @@ rank, and CPU seconds of each rank in it:
 
 A curve is named by the slope of the logarithms: 1 is linear. Ranks share the cores: seconds of many ranks on
 few cores tell how the work grows, and not how long a cluster takes. A node of more than 100 ranks spawns them
-(MOST_RANKS of the warm parent): seconds, CPU and memory of 128 and more are those of spawned ranks. Sizes that
+(MOST_RANKS of the warm parent): seconds, CPU and memory of 128 and more are of spawned ranks. Sizes that
 would need more memory than `--memory` are left out, which is said.
 
     python benchmarks/scale.py [--rounds 3] [--ranks 16 64 128 256 512] [--memory 12]
