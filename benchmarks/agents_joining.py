@@ -2,8 +2,8 @@
 
 Real sockets, handshakes and messages; no ranks. Node 0's server runs in a process of its own, whose memory
 and threads are printed; the agents share some driver processes on the same machine, so that the seconds
-are an upper bound. Prints medians over the rounds and their range; asserts nothing. The aim: 2,000 agents in
-3 s and 100 MiB.
+are an upper bound. The aim: 2,000 agents in 3 s and 100 MiB. A curve is named by the slope of the logarithms:
+1 is linear.
 
     python benchmarks/agents_joining.py [--rounds 5] [--agents 250 500 1000 2000]
 """
@@ -15,13 +15,15 @@ import multiprocessing
 import os
 import resource
 import socket
-import statistics
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
+
+from measurements import Aim, Row, add_arguments, growth, row, show
 
 from dist_train.agent.coordination.agent_connection import AgentConnection
 from dist_train.agent.coordination.coordinator import Coordinator, Send
@@ -37,6 +39,16 @@ IDENTITY = Identity("benchmark", os.urandom(32))
 DRIVERS, AT_ONCE = 2, 64  # processes, and connections that each opens at the same time
 IDLE_S = 5.0
 FINGERPRINT = {f"fact {number}": "x" * 32 for number in range(12)}
+
+
+# What one round costs -> its name, its unit, and at most how much of it there should be for _AIM_AGENTS.
+_AIM_AGENTS = 2000
+_MEASURED: dict[str, tuple[str, str, float | None]] = {
+    "seconds": ("until all agents have the start", "s", 3.0),
+    "mib": ("memory of node 0 at the peak, more than before", "MiB", 100.0),
+    "threads": ("threads of node 0", "threads", None),
+    "idle_share": ("a core for node 0's heartbeats", "cores", None),
+}
 
 
 class Cost(NamedTuple):
@@ -74,7 +86,7 @@ def serve(agents: int, to_parent: Connection) -> None:
     """Node 0's side: send the port, then memory and threads, then the idle time, each when asked."""
     raise_descriptor_limit(agents)
 
-    def no_store() -> tuple[str, int]:
+    def no_store(reached: object) -> tuple[str, int]:
         return "127.0.0.1", 1
 
     def on_fault(error: BaseException) -> list[Send]:
@@ -156,29 +168,31 @@ def _status_kib(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
 
 
-def _spread(values: list[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} [{min(values):{form}} .. {max(values):{form}}]"
+def rows_of(found: Mapping[int, Sequence[Cost]]) -> list[Row]:
+    """A row per number of agents, and one for the curve, of everything that is measured."""
+    rows = []
+    for name, (measured, unit, most) in _MEASURED.items():
+        values = {agents: [float(getattr(cost, name)) for cost in costs] for agents, costs in found.items()}
+        for agents, of_size in values.items():
+            aim = Aim(at_most=most) if agents == _AIM_AGENTS and most else None
+            rows.append(row("agents_joining", measured, f"{agents} agents", of_size, unit, value_aim=aim))
+        rows.append(growth("agents_joining", measured, values))
+    return rows
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="how agents join node 0, and what it costs there")
-    parser.add_argument("--rounds", type=int, default=5)
+    add_arguments(parser, rounds=5)
     parser.add_argument("--agents", type=int, nargs="+", default=[250, 500, 1000, 2000])
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    print(f"{options.rounds} rounds, median [least .. most]; descriptors: {soft} soft, {hard} hard")
+    print(f"descriptors: {soft} soft, {hard} hard", flush=True)
     found: dict[int, list[Cost]] = {agents: [] for agents in options.agents}
     for _ in range(options.rounds):
         for agents in options.agents:
             found[agents].append(measured(agents))
-    for agents, costs in found.items():
-        print(
-            f"{agents:>6} agents: {_spread([cost.seconds for cost in costs], '.2f')} s, "
-            f"{_spread([cost.mib for cost in costs], '.1f')} MiB more at the peak, "
-            f"{max(cost.threads for cost in costs)} threads, "
-            f"idle {_spread([100 * cost.idle_share for cost in costs], '.1f')} % of a core"
-        )
+    show(rows_of(found), options.record)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 # With fewer rounds the order statistics of a 95 % interval are close to the smallest and the largest value.
@@ -103,8 +103,11 @@ def row(
     base: tuple[str, Sequence[float | None]] | None = None,
     aim: Aim | None = None,
     inverse: bool = False,
+    value_aim: Aim | None = None,
 ) -> Row:
     """Summarise one case; `inverse` gives base / case, which is a ratio of speeds where the values are times.
+
+    `aim` is of the ratio, `value_aim` of the values themselves, where there is no base.
 
     Rounds in which the case has no value are left out, and out of the ratio also those without a base.
     """
@@ -113,7 +116,10 @@ def row(
         nan = math.nan
         return Row(benchmark, measured, case, unit, 0, nan, nan, nan)
     low, high = interval(known)
-    plain = Row(benchmark, measured, case, unit, len(known), statistics.median(known), low, high)
+    median = statistics.median(known)
+    plain = Row(benchmark, measured, case, unit, len(known), median, low, high)
+    if value_aim is not None:
+        plain = replace(plain, aim=str(value_aim), met=value_aim.met(median, low))
     if base is None:
         return plain
     pairs = [(a, b) for a, b in zip(values, base[1], strict=True) if a is not None and b is not None]
@@ -134,6 +140,39 @@ def row(
 
 
 _OF_A_RATIO = ("base", "ratio", "ratio_low", "ratio_high", "aim", "met")
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the straight line through the logarithms, by least squares; nan for fewer than two points."""
+    logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
+    if len(logs) < 2:
+        return math.nan
+    x_mean, y_mean = (statistics.fmean(axis) for axis in zip(*logs, strict=True))
+    return sum((x - x_mean) * (y - y_mean) for x, y in logs) / sum((x - x_mean) ** 2 for x, _ in logs)
+
+
+def curve_name(exponent: float) -> str:
+    """What growth with such an exponent is called."""
+    if math.isnan(exponent):
+        return "not known"
+    if abs(exponent) <= 0.15:
+        return "constant"
+    if exponent < 0:
+        return "falling"
+    if exponent < 0.85:
+        return "less than linear"
+    return "linear" if exponent <= 1.15 else "MORE than linear"
+
+
+def growth(benchmark: str, measured: str, values: Mapping[int, Sequence[float | None]]) -> Row:
+    """The row of a curve over sizes: the slope of the logarithms in each round, and what it is called."""
+    rounds = zip(*values.values(), strict=True)
+    curves = [
+        [(size, one) for size, one in zip(values, each, strict=True) if one is not None] for each in rounds
+    ]
+    exponents = [one for curve in curves if not math.isnan(one := slope(curve))]
+    name = curve_name(statistics.median(exponents) if exponents else math.nan)
+    return row(benchmark, measured, f"slope: {name}", exponents, "log/log")
 
 
 def add_arguments(parser: argparse.ArgumentParser, rounds: int = ROUNDS) -> None:

@@ -43,6 +43,7 @@ DEVICE = "DIST_TRAIN_DEVICE"
 CPUS = "DIST_TRAIN_CPUS"  # the CPUs that the rank binds itself to: 0-3,8
 STORE_PREFIX = "DIST_TRAIN_STORE_PREFIX"  # of the keys of dt.init; unknown to others, new for each attempt
 INIT_METHOD = "DIST_TRAIN_INIT_METHOD"
+PROFILE = "DIST_TRAIN_PROFILE"  # the optimizer steps that this rank profiles: 11:15
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Faults that tests and drills inject; see dist_train/resilience/fault_injection.py.
 INJECT = "DIST_TRAIN_INJECT"

@@ -15,6 +15,7 @@ from dist_train.agent.platform.base_platform import NODE_RANK_VARIABLES
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, UsageError
+from dist_train.profiling.profiled_steps import NONE
 from dist_train.rundir import RunDir
 from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
@@ -54,6 +55,8 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         local_rank_flag=options.local_rank_flag,
         log_limit_bytes=options.log_limit,
         bind=options.bind,
+        profile=options.profile,
+        profile_ranks=options.profile_ranks,
         instance=platform.instance(environ),
         submission=platform.submission(environ),
         memory_option=platform.memory_option,
@@ -83,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--local-rank-flag", choices=["--local_rank", "--local-rank"], default="")
     parser.add_argument("--log-limit", type=int, default=DEFAULT_LIMIT_BYTES, metavar="BYTES")
     parser.add_argument("--bind", default="none")
+    parser.add_argument("--profile", default=NONE, metavar="STEPS")
+    parser.add_argument("--profile-ranks", default="0", metavar="RANKS")
     parser.add_argument("--parent-pid", type=int, help="end (save and stop) when this parent dies")
     # One positional for all: before a second one, argparse would drop a `--` of the script's own.
     parser.add_argument("target", nargs=argparse.REMAINDER)

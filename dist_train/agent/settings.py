@@ -7,6 +7,7 @@ from typing import Literal
 
 from dist_train.agent.coordination.address import Address
 from dist_train.agent.coordination.endpoint import Endpoint
+from dist_train.profiling.profiled_steps import NONE
 from dist_train.rundir import RunDir
 from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
@@ -23,6 +24,8 @@ class Settings:
             replaces; else empty.
         log_limit_bytes: of one rank's log, per attempt.
         bind: which cores each rank gets, as `launch --bind` has it.
+        profile: optimizer steps that are profiled, as `launch --profile` has it; none: no torch.profiler.
+        profile_ranks: by which ranks: `all`, or `0,3`.
         rank_cpus: what that came to here: CPUs by local rank (`0-3,8`); empty: ranks are not bound.
         rank_gpus: the one GPU of each rank where some are MIG slices; empty: a rank sees all of the node's.
         cannot_start: why ranks cannot start here as asked; node 0 then ends the run.
@@ -59,6 +62,8 @@ class Settings:
     submission: str = ""
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES
     bind: str = "none"
+    profile: str = NONE
+    profile_ranks: str = "0"
     rank_cpus: tuple[str, ...] = ()
     rank_gpus: tuple[str, ...] = ()
     cannot_start: str = ""

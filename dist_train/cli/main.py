@@ -28,6 +28,7 @@ VERBS = {
     "resume": "Go on with a run from its newest good checkpoint.",
     "status": "Say how a run is doing: its step, loss, failure.",
     "logs": "Print a run's log, by rank and attempt.",
+    "profile": "Show where the time of profiled steps went.",
     "cancel": "End a run: it saves, stops and stays ended.",
     "list": "List the runs.",
     "checkpoint": "List, verify, show, import and export checkpoints.",
@@ -42,7 +43,7 @@ VERBS = {
 # The headings of --help, in the order of a run's life.
 GROUPS = {
     "Begin": ("init", "launch", "drill"),
-    "A run": ("status", "logs", "list", "cancel", "resume"),
+    "A run": ("status", "logs", "profile", "list", "cancel", "resume"),
     "Its results": ("checkpoint", "predict"),
     "Before a run": ("devices", "config", "env"),
     "Shell": ("completion",),

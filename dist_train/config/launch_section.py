@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from dist_train.config.component import Section
 from dist_train.config.secret_names import is_secret_name
+from dist_train.profiling.profiled_steps import NONE, parse_ranks, parse_steps
 from dist_train.rundir.cpu_list import parse_bind
 from dist_train.rundir.log_text.log_parts import parse_log_limit
 
@@ -65,6 +66,11 @@ class LaunchConfig(Section):
         default="4G",
         description="Most bytes of each rank's log, per attempt: of a longer one begin and end are kept.",
     )
+    profile: str = Field(
+        default=NONE,
+        description='Optimizer steps to profile, from each attempt\'s start, quoted: "11:15"; or none.',
+    )
+    profile_ranks: str = Field(default="0", description='Ranks that are profiled: all, or "0,3".')
     slurm: dict[str, Any] = Field(
         default_factory=dict, description="Options of the Slurm launcher, which checks them."
     )
@@ -89,6 +95,18 @@ class LaunchConfig(Section):
     @classmethod
     def _names_cores(cls, value: str) -> str:
         parse_bind(value)
+        return value
+
+    @field_validator("profile")
+    @classmethod
+    def _names_steps(cls, value: str) -> str:
+        parse_steps(value)
+        return value
+
+    @field_validator("profile_ranks")
+    @classmethod
+    def _names_ranks(cls, value: str) -> str:
+        parse_ranks(value)
         return value
 
     @field_validator("env")

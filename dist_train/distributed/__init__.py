@@ -10,6 +10,7 @@ control_group         `Control`: collectives for small values on a gloo group of
 keyed_exchange        exchange a small value by the store; name the ranks that do not come
 global_mean           `run.mean`: the mean over all samples of all ranks
 gather_rows           `run.gather`: the rows of all ranks' tensors
+after_import          act when the script has imported a module
 group_teardown        leave the groups without torch's hangs; bounds on start and end
 devices               choose and bind a rank's device
 device_map            record which GPU each rank computes on

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dist_train import env
 from dist_train.jobs.spec import JobSpec
+from dist_train.profiling.profiled_steps import NONE
 from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 
@@ -33,11 +34,18 @@ def agent_argv(spec: JobSpec, python: str, extra: Sequence[str] = ()) -> list[st
         *([f"--local-rank-flag={spec.local_rank_flag}"] if spec.local_rank_flag else []),
         *([f"--log-limit={spec.log_limit_bytes}"] if spec.log_limit_bytes != DEFAULT_LIMIT_BYTES else []),
         *([f"--bind={spec.bind}"] if spec.bind != "none" else []),
+        *_profile(spec),
         *extra,
         target.kind,
         target.value,
         *target.args,
     ]
+
+
+def _profile(spec: JobSpec) -> list[str]:
+    if spec.profile == NONE:
+        return []
+    return [f"--profile={spec.profile}", f"--profile-ranks={spec.profile_ranks}"]
 
 
 def agent_environ(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dist_train.profiling.profiled_steps import NONE
 from dist_train.rundir.log_text.log_parts import DEFAULT_LIMIT_BYTES
 
 Kind = Literal["config", "script", "module"]
@@ -53,6 +54,8 @@ class JobSpec:
     resources: tuple[tuple[str, str], ...] = field(default=())
     log_limit_bytes: int = DEFAULT_LIMIT_BYTES  # of one rank's log, per attempt
     bind: str = "none"  # none, cores, numa, or the CPUs of each local rank: 0-3,8/4-7
+    profile: str = NONE  # optimizer steps that torch's profiler records: 11:15
+    profile_ranks: str = "0"  # by which ranks: all, or 0,3
     # The resolved config's text, for launchers whose plan carries it; the run directory's config.yaml
     # is its one record, so `to_json` leaves it out.
     config_yaml: str | None = None

@@ -73,6 +73,11 @@ class RunDir:
         return self.path / "tensorboard"
 
     @property
+    def profile(self) -> Path:
+        """attempt-<k>/rank-<r>.trace.json.gz, of `launch --profile`; each written by its rank."""
+        return self.path / "profile"
+
+    @property
     def control(self) -> Path:
         """Verdicts, stop files, the run key (0600)."""
         return self.path / "control"
@@ -132,6 +137,10 @@ class RunDir:
     def attempt_logs(self, attempt: int) -> Path:
         """The folder of one attempt's log files."""
         return self.logs / f"attempt-{attempt}"
+
+    def attempt_profile(self, attempt: int) -> Path:
+        """The folder of one attempt's traces."""
+        return self.profile / f"attempt-{attempt}"
 
 
 def unwritable(path: Path, error: OSError) -> ConfigError:

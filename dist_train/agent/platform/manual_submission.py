@@ -31,4 +31,6 @@ def _spec(settings: Settings) -> JobSpec:
         local_rank_flag=settings.local_rank_flag,
         log_limit_bytes=settings.log_limit_bytes,
         bind=settings.bind,
+        profile=settings.profile,
+        profile_ranks=settings.profile_ranks,
     )

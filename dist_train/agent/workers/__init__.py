@@ -10,6 +10,7 @@ rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank
 worker_main         the first code of every rank: runs the target, records its error
 script_pieces       a script in two pieces: its imports, and the rest
+step_profiler       `launch --profile` in a rank: counts optimizer steps, writes the trace
 rank_signals        SIGTERM in a rank, and its forks
 child_signals       SIGTERM in what multiprocessing starts for a rank
 spawned_process     the first code of a process that multiprocessing spawns for a rank

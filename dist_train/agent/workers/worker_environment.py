@@ -10,6 +10,7 @@ from dist_train.agent.settings import Settings
 from dist_train.agent.workers.rank_gpus import gpu_environ
 from dist_train.errors import ConfigError
 from dist_train.jobs.torch_build import hip_version
+from dist_train.profiling.profiled_steps import NONE, is_profiled
 from dist_train.rundir import RunDir
 
 # Set for torch's agent in this process; a torchrun that a script starts would assign its ranks by it, too.
@@ -32,6 +33,11 @@ def worker_environment(
     built.pop(env.CPUS, None)
     if settings.rank_cpus:
         built[env.CPUS] = settings.rank_cpus[local_rank]
+    built.pop(env.PROFILE, None)
+    if settings.profile != NONE and is_profiled(settings.profile_ranks, rank):
+        built[env.PROFILE] = settings.profile
+        # A variable of the profiler's library, which else says on stderr that it begins and ends.
+        built.setdefault("KINETO_LOG_LEVEL", "6")
     built.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if settings.address.interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

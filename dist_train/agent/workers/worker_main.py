@@ -60,6 +60,10 @@ def main(argv: list[str]) -> NoReturn:
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     # Also for scripts that never import dist_train.
     keep_groups_once_torch_is_imported()
+    if env.PROFILE in os.environ:
+        from dist_train.agent.workers.step_profiler import profile_steps
+
+        profile_steps(os.environ)
     kind, value, args = argv[1], argv[2], argv[3:]
     code = _run(kind, value, args)
     span_clock().switch(STOPPING if code in (0, ExitCode.PREEMPTED) else IDLE)

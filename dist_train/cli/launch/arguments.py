@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from dist_train.cli.launch.profile_option import with_steps
 from dist_train.cli.options.verb_options import normalize, only_value
 from dist_train.errors import UsageError
 
@@ -115,10 +116,19 @@ def _parse_options(
     command: click.Command, argv: Sequence[str], interspersed: bool
 ) -> tuple[dict[str, list[Any]], list[str]]:
     context = click.Context(command, info_name="dist-train launch", token_normalize_func=normalize)
+
+    def is_ours(before: Sequence[str]) -> bool:
+        """Whether an option stands after these words: not a script's own, and no value of another option."""
+        try:
+            _, rest = _parse_options(command, before, interspersed)
+        except click.UsageError:
+            return False
+        return interspersed or not rest
+
     context.allow_interspersed_args = interspersed
     parser = command.make_parser(context)
     try:
-        parsed, leftover, _ = parser.parse_args(args=list(argv))
+        parsed, leftover, _ = parser.parse_args(args=with_steps(argv, is_ours))
     except click.UsageError as error:
         error.ctx = error.ctx or context  # an option without its value comes without
         raise

@@ -20,6 +20,7 @@ from dist_train.cli.launch.launcher_options import (
 )
 from dist_train.cli.launch.local_rank_flag import local_rank_flag
 from dist_train.cli.launch.log_limit_notice import log_limit_notice
+from dist_train.cli.launch.profiled_ranks import refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.rank_environment import rank_environment, secret_names, threads_per_rank
 from dist_train.cli.launch.shown_ranks import shown_ranks
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 # Options of the command line that are fields of the config's launch section too.
 _CONFIG_FLAGS = (
     *("launcher", "nodes", "gpus_per_node", "device", "max_restarts", "restart_on", "init_method"),
-    *("time", "mem", "cpus_per_gpu", "log_limit", "bind"),
+    *("time", "mem", "cpus_per_gpu", "log_limit", "bind", "profile", "profile_ranks"),
 )
 
 
@@ -104,9 +105,12 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         resources=_resources(launch),
         log_limit_bytes=parse_log_limit(launch.log_limit),
         bind=launch.bind,
+        profile=launch.profile,
+        profile_ranks=launch.profile_ranks,
         config_yaml=config_yaml,
     )
     refuse_unfit_binding(spec, launcher.name)
+    refuse_unfit_profile(spec)
     options = launcher_options(arguments, groups, launch, launcher, origins)
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
     if launcher.run_dir_on_nodes(spec) is None:

@@ -15,6 +15,7 @@ from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb
 from dist_train.errors import ConfigError
 from dist_train.jobs.launcher import load_launcher
+from dist_train.profiling.profiled_steps import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,15 @@ def option_groups() -> list[OptionGroup]:
             "--log-limit",
             help="Size of each rank's log; of a longer one the begin and the end are kept.  [default: 4G]",
             metavar="4G",
+        ),
+        _value(
+            "--profile",
+            help="Profile these optimizer steps, counted from each attempt's start, with torch's profiler; "
+            f"`dist-train profile` shows what came out.  [default: none; without STEPS: {DEFAULT}]",
+            metavar="[FIRST:LAST]",
+        ),
+        _value(
+            "--profile-ranks", help="Which ranks are profiled: 0, all, or 0,3.  [default: 0]", metavar="RANKS"
         ),
         _value(
             "--legacy-local-rank",

@@ -8,6 +8,7 @@ import click
 
 from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
+from dist_train.profiling.profiled_steps import parse_ranks, parse_steps
 from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 # As in dist_train.config.launch_section, which this module does not load.
@@ -74,3 +75,31 @@ class LogLimit(click.ParamType):  # type: ignore[type-arg]
             return parse_log_limit(str(value))
         except ValueError as error:
             self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
+
+
+class Steps(click.ParamType):  # type: ignore[type-arg]
+    """Optimizer steps to profile: `11:15`, or none."""
+
+    name = "STEPS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, checked."""
+        try:
+            parse_steps(str(value))
+        except ValueError as error:
+            self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
+        return str(value)
+
+
+class Ranks(click.ParamType):  # type: ignore[type-arg]
+    """Ranks: `all`, or `0,3`."""
+
+    name = "RANKS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, checked."""
+        try:
+            parse_ranks(str(value))
+        except ValueError as error:
+            self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
+        return str(value)

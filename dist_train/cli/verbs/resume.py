@@ -9,11 +9,19 @@ import click
 
 from dist_train.cli.launch.log_limit_notice import log_limit_notice
 from dist_train.cli.launch.prepare_run import write_plan
+from dist_train.cli.launch.profiled_ranks import profiled_ranks_at, refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.shown_ranks import shown_ranks_at
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
-from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, LogLimit
+from dist_train.cli.options.param_types import (
+    MOST_NODES,
+    MOST_PROCESSES_PER_NODE,
+    Count,
+    LogLimit,
+    Ranks,
+    Steps,
+)
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option, run_argument
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
@@ -40,6 +48,8 @@ class Changes:
     mem: str | None = None
     bind: str | None = None
     log_limit: int | None = None
+    profile: str | None = None
+    profile_ranks: str | None = None
     accept_code_change: bool = False
 
 
@@ -64,6 +74,8 @@ class Changes:
 @once("--mem", metavar="64G", help="Another memory per node, where the last start had too little.")
 @once("--bind", metavar="none|cores|numa|CPUS", help="Another binding of ranks to cores.")
 @once("--log-limit", type=LogLimit(), metavar="4G", help="Another size of each rank's log.")
+@once("--profile", metavar="FIRST:LAST", help="Steps to profile from now on, or none.", type=Steps())
+@once("--profile-ranks", metavar="RANKS", help="Other ranks to profile: all, or 0,3.", type=Ranks())
 @click.option(
     "--accept-code-change", is_flag=True, help="Go on although the code is not that of the last attempt."
 )
@@ -147,6 +159,8 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         max_restarts=old.max_restarts if changes.max_restarts is None else changes.max_restarts,
         resources=_resources(old.resources, changes.mem),
         bind=old.bind if changes.bind is None else changes.bind,
+        profile=old.profile if changes.profile is None else changes.profile,
+        profile_ranks=changes.profile_ranks or profiled_ranks_at(old.profile_ranks, nodes * procs),
         log_limit_bytes=old.log_limit_bytes if changes.log_limit is None else changes.log_limit,
         show_ranks=shown_ranks_at(old.show_ranks, nodes * procs),
         accept_code_change=changes.accept_code_change,
@@ -155,6 +169,7 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
         gpus=_gpus_again(old, nodes, procs) if old.gpus else (),
     )
     refuse_unfit_binding(spec, opened.launcher.name)
+    refuse_unfit_profile(spec)
     notices = [*_size_notice(old, spec), *_shown_ranks_notice(old, spec), *_gpu_notice(old, spec)]
     if changes.log_limit is not None and opened.run_dir_on_nodes is None:
         notices += log_limit_notice(changes.log_limit, opened.run.path)

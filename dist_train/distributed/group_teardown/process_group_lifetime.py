@@ -19,10 +19,10 @@ import functools
 import re
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
+
+from dist_train.distributed.after_import import act_after_import
 
 _TORCH_DISTRIBUTED = "torch.distributed"
 # The first parameters as the constructors' docstrings have them; what follows may change.
@@ -62,10 +62,7 @@ def keep_groups_for_reducers() -> bool:
 
 def keep_groups_once_torch_is_imported() -> None:
     """Call keep_groups_for_reducers as soon as the script has imported torch.distributed; imports nothing."""
-    if _TORCH_DISTRIBUTED in sys.modules:
-        keep_groups_for_reducers()
-    else:
-        sys.meta_path.insert(0, _AfterImport())
+    act_after_import(_TORCH_DISTRIBUTED, lambda: keep_groups_for_reducers())
 
 
 def never_free_kept_groups() -> int:
@@ -77,36 +74,6 @@ def never_free_kept_groups() -> int:
     for group in groups.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     return len(groups)
-
-
-class _AfterImport:
-    """A finder that finds torch.distributed as the others do, and acts when it has been executed."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _TORCH_DISTRIBUTED:
-            return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._act_after(spec.loader)
-                return spec
-        return None
-
-    def _act_after(self, loader: Any) -> None:
-        # Set on this one loader: its type, which inspect and others ask for, stays the same.
-        execute = loader.exec_module
-
-        def execute_and_keep_groups(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            keep_groups_for_reducers()
-
-        loader.exec_module = execute_and_keep_groups
 
 
 def _unexpected(kind: Any, first: tuple[str, ...]) -> str | None:

@@ -89,3 +89,14 @@ def test_the_agent_gets_the_limit_of_the_logs_where_one_was_chosen() -> None:
     chosen = replace(SPEC, log_limit_bytes=1 << 20)
     settings = read_settings(agent_argv(chosen, "python")[4:], environ)
     assert settings.log_limit_bytes == 1 << 20
+
+
+def test_the_agent_gets_the_steps_to_profile_where_some_were_chosen() -> None:
+    from dist_train.agent.command_line import read_settings
+
+    environ = agent_environ(SPEC, "local", 1, "tcp://127.0.0.1:29400", job="local.0")
+    assert not [word for word in agent_argv(SPEC, "python") if word.startswith("--profile")]
+    chosen = replace(SPEC, profile="4:6", profile_ranks="0,3")
+    settings = read_settings(agent_argv(chosen, "python")[4:], environ)
+    assert (settings.profile, settings.profile_ranks) == ("4:6", "0,3")
+    assert JobSpec.from_json(chosen.to_json()) == chosen
