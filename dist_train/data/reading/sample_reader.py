@@ -11,6 +11,7 @@ from dist_train.data.random_keys import derive_key
 from dist_train.data.reading.batched_items import BatchedItems, has_batched_items, single_item
 from dist_train.data.reading.dataset_state import UnchangedState
 from dist_train.data.reading.sample_rng import global_rng_kept, may_draw, seed_global_rng
+from dist_train.data.reading.sliced_tensors import batch_of_rows
 from dist_train.data.sample_summary import read_summaries
 
 Collate = Callable[[list[Any]], Any]
@@ -48,7 +49,8 @@ class SampleReader(Dataset[Any]):
         self.seed = seed
         self.dataset_id = dataset_id
         self.items_draw = may_draw(dataset)
-        self.collate_draws = collate_fn is not None
+        self.collates_as_torch = collate_fn in (None, default_collate)
+        self.collate_draws = not self.collates_as_torch
         self.guard = guard
         self.reads_many = has_batched_items(dataset)
         self.batched = (
@@ -65,7 +67,8 @@ class SampleReader(Dataset[Any]):
 
     def _batch(self, request: Request) -> Any:
         if not (self.items_draw or self.collate_draws):
-            return self.collate(self._plain_items(request.ids))
+            rows = batch_of_rows(self.dataset, request.ids) if self.collates_as_torch else None
+            return self.collate(self._plain_items(request.ids)) if rows is None else rows
         if get_worker_info() is not None:
             return self._keyed_batch(request)
         with global_rng_kept():
