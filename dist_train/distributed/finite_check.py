@@ -60,7 +60,7 @@ class _Flags:
         """Begin the copy."""
         numbers = [number for step in steps for number in (*step.own, *step.shared)]
         place = numbers[0].device
-        flags = torch.stack([torch.isfinite(number).all().to(place) for number in numbers])
+        flags = _are_finite(numbers)
         copy = flags.to("cpu", non_blocking=True)
         arrived = None
         if place.type == "cuda":
@@ -79,6 +79,13 @@ class _Flags:
             if not all([*own, *shared]):
                 found.append([step.step, int(not all(own))])
         return found
+
+
+def _are_finite(numbers: Sequence[Tensor]) -> Tensor:
+    first = numbers[0]
+    if all(one.dim() == 0 and one.dtype == first.dtype and one.device == first.device for one in numbers):
+        return torch.isfinite(torch.stack(list(numbers)))
+    return torch.stack([torch.isfinite(number).all().to(first.device) for number in numbers])
 
 
 class FiniteCheck:
