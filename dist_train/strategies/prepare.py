@@ -118,9 +118,9 @@ def _hooked(wrapped: nn.Module, strategy: Strategy, run: Run) -> nn.Module:
 
 
 def _untraced(hook: Hook) -> Hook:
-    """The hook, left out of what torch.compile makes of the model: neither is worth tracing, and the discarded
-    step must not be compiled into the model.
+    """The hook, left out of what torch.compile makes of the model.
 
+    Neither is worth tracing, and the discarded step must not be compiled into the model.
     (torch.compiler.disable alone would cost some 10 us at each call of a model that is not compiled.)
     """
     disabled = cast("Hook", cast("Any", torch.compiler.disable)(hook))

@@ -17,8 +17,8 @@ from torch import nn
 
 from dist_train.data.loader import AnyLoader
 from dist_train.distributed.finite_check import FiniteCheck, NonFinite
-from dist_train.distributed.run import Run
 from dist_train.distributed.finite_numbers import weight_number
+from dist_train.distributed.run import Run
 from dist_train.errors import NonFiniteError
 from dist_train.rundir.name_ranks import name_ranks
 from dist_train.rundir.step_names import step_name

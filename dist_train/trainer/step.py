@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dist_train.data.batch_partition import MicroBatch
-from dist_train.distributed.pytree import map_tensors
 from dist_train.distributed.finite_numbers import gradient_number, on_one_rank
+from dist_train.distributed.pytree import map_tensors
 from dist_train.distributed.transfer import to_device
 from dist_train.strategies.base import Strategy
 from dist_train.trainer.finite_update import (
