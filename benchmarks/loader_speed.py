@@ -3,7 +3,7 @@
     python benchmarks/loader_speed.py [--rounds 20] [--record FILE]
 
 Both shuffle. Ratios are speeds of the same round: DataLoader's seconds / ours. `dt.loader` keeps its
-guarantees in each of them: an order by (seed, epoch), a position, what a sample draws keyed by the sample. For
+guarantees in each of them: an order by (seed, epoch), a position, draws keyed by the sample. For
 the last a data set that does not say that it draws nothing is read more slowly. Asserts nothing.
 """
 

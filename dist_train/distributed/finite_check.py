@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +38,7 @@ class NonFinite:
     checked: int
 
 
-@dataclass(frozen=True)
-class _Numbers:
+class _Numbers(NamedTuple):
     """One call's numbers, still on the device."""
 
     step: int
@@ -81,6 +80,10 @@ class _Flags:
         return found
 
 
+def _detached(number: Tensor) -> Tensor:
+    return number.detach() if number.requires_grad else number
+
+
 def _are_finite(numbers: Sequence[Tensor]) -> Tensor:
     first = numbers[0]
     if all(one.dim() == 0 and one.dtype == first.dtype and one.device == first.device for one in numbers):
@@ -114,8 +117,7 @@ class FiniteCheck:
             shared: those that are equal on all ranks: the gradient's norm. At least one in all.
         """
         found = self._advance()
-        detached = [tuple(number.detach() for number in numbers) for numbers in (own, shared)]
-        self._waiting.append(_Numbers(step, *detached))
+        self._waiting.append(_Numbers(step, tuple(map(_detached, own)), tuple(map(_detached, shared))))
         if len(self._waiting) >= self._every and self._flags is None and self._sum is None:
             self._flags, self._waiting = _Flags.of(self._waiting), []
         return found

@@ -18,27 +18,34 @@ def weight_number(parameters: Iterable[nn.Parameter]) -> Tensor:
     return _number([parameter.detach() for parameter in parameters if parameter.requires_grad])
 
 
-def _number(tensors: Iterable[Tensor]) -> Tensor:
+def _number(tensors: list[Tensor]) -> Tensor:
+    sums = _sums_on_cpu(tensors)
+    if sums:
+        return torch.stack(sums).sum()
     dense = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]
-    if _are_alike_on_cpu(dense):
-        # Half the time of the norm, and no square that overflows. float16 does, from 65520 on.
-        wide = torch.float32 if dense[0].dtype == torch.float16 else None
-        return torch.stack([tensor.sum(dtype=wide) for tensor in dense]).sum()
     # On a GPU many tensors are one kernel. (The largest absolute value cannot overflow, but takes longer.)
     norms = [_of_half(one) if one.dtype == torch.float16 else one for one in dense]
     return on_one_rank(torch.nn.utils.get_total_norm(norms))
 
 
-def _are_alike_on_cpu(tensors: list[Tensor]) -> bool:
-    if not tensors:
-        return False
-    dtype = tensors[0].dtype
-    return dtype.is_floating_point and all(
-        type(one) in _PLAIN and one.dtype == dtype and one.device.type == "cpu" for one in tensors
-    )
+def _sums_on_cpu(tensors: list[Tensor]) -> list[Tensor]:
+    """The sum of each, where all are plain ones of one dtype; else nothing.
+
+    A sum takes half the time of a norm, and no square overflows in it.
+    """
+    sums = []
+    dtype = tensors[0].dtype if tensors else torch.float32
+    # float16 is summed up as what does not overflow.
+    wide = torch.float32 if dtype == torch.float16 else None
+    for one in tensors:
+        # Others may be sharded over ranks.
+        plain = type(one) in _PLAIN and one.is_cpu and one.layout == torch.strided
+        if not (plain and one.dtype == dtype and dtype.is_floating_point):
+            return []
+        sums.append(one.sum(dtype=wide) if wide else one.sum())
+    return sums
 
 
-# Others may be sharded over ranks.
 _PLAIN = (Tensor, nn.Parameter)
 
 
