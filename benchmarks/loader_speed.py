@@ -1,26 +1,50 @@
-"""Samples per second of dt.loader beside torch's DataLoader: batched queries, and workers over epochs.
+"""Batches of `dt.loader` beside torch's DataLoader: tensors, single samples, batched queries, workers.
 
-Prints medians and the middle 80 % of the rounds, which are interleaved; asserts nothing.
+    python benchmarks/loader_speed.py [--rounds 20] [--record FILE]
 
-    python benchmarks/loader_speed.py [--rounds 10]
+Both shuffle. Ratios are speeds of the same round: DataLoader's seconds / ours. `dt.loader` keeps its
+guarantees in each of them: an order by (seed, epoch), a position, draws keyed by the sample. For
+the last a data set that does not say that it draws nothing is read more slowly. Asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import measurements
 import torch
-from torch.utils.data import DataLoader, Dataset
+from measurements import Aim, Row
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from dist_train.data.exact_loader import ExactLoader
 
-SAMPLES, BATCH = 8192, 512
-QUERY_S = 400e-6
-EPOCHS, EPOCH_BATCHES = 4, 8
+SAMPLES, BATCH = 8192, 64
+QUERY_S, QUERY_BATCH = 400e-6, 512
+EPOCHS, EPOCH_BATCHES = 3, 8
+_AIM = Aim(at_least=1.0)
+
+
+class Images(Dataset[Any]):
+    """Small images in memory, read and scaled one by one."""
+
+    def __init__(self, samples: int) -> None:
+        self.images = torch.zeros(samples, 3, 32, 32, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index].float(), index % 10
+
+
+class Declared(Images):
+    """The same; it says that a sample depends on its index alone."""
+
+    deterministic_items = True
 
 
 class Queried(Dataset[torch.Tensor]):
@@ -37,100 +61,113 @@ class Queried(Dataset[torch.Tensor]):
         return list(torch.tensor(ids).unbind())
 
 
-class DrawsToo(Queried):
-    """The same, but a sample is drawn at random: it must be read on its own."""
-
-    def __getitems__(self, ids: list[int]) -> list[torch.Tensor]:
-        return [sample + torch.rand(()) for sample in super().__getitems__(ids)]
-
-
-class Images(Dataset[torch.Tensor]):
-    """Small images in memory."""
-
-    def __init__(self, batches: int) -> None:
-        self.images = torch.zeros(batches * 32, 3, 32, 32)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self.images[index]
+def epoch_ms(make: Callable[[], Any]) -> float:
+    """Milliseconds of one epoch of a new loader, its second where it keeps workers."""
+    loader = make()
+    began = time.perf_counter()
+    for _ in loader:
+        pass
+    return 1000 * (time.perf_counter() - began)
 
 
-def samples_per_second(loader: Any) -> float:
-    """Of one epoch."""
-    start, count = time.perf_counter(), 0
-    for batch in loader:
-        count += len(batch)
-    return count / (time.perf_counter() - start)
-
-
-def epochs_ms(loader: Any) -> float:
-    """Milliseconds per epoch, after a first one."""
+def kept_epoch_ms(make: Callable[[], Any]) -> float:
+    """Milliseconds per epoch after a first one."""
+    loader = make()
     list(loader)
-    start = time.perf_counter()
+    began = time.perf_counter()
     for _ in range(EPOCHS):
         list(loader)
-    elapsed = (time.perf_counter() - start) * 1000 / EPOCHS
+    elapsed = 1000 * (time.perf_counter() - began) / EPOCHS
     if isinstance(loader, ExactLoader):
         loader.close()
     return elapsed
 
 
-Case = tuple[str, Callable[[], float]]
+Case = Callable[[], float]
 
 
-def reads() -> list[Case]:
-    """Samples per second of batched queries, in the rank itself."""
-    few = range(BATCH)  # one batch: sample by sample it takes a second
-    drawing = torch.utils.data.Subset(DrawsToo(), few)
+def in_the_rank() -> dict[str, dict[str, Case]]:
+    """What is measured -> cases; the first of each is the base."""
+    tensors = TensorDataset(torch.zeros(SAMPLES, 256), torch.zeros(SAMPLES, dtype=torch.int64))
+    images, declared, queried = Images(SAMPLES), Declared(SAMPLES), Queried()
+
+    def torchs(dataset: Any, batch: int) -> Case:
+        return partial(epoch_ms, lambda: DataLoader(dataset, batch, shuffle=True))
+
+    def ours(dataset: Any, batch: int) -> Case:
+        return partial(epoch_ms, lambda: ExactLoader(dataset, batch))
+
+    return {
+        f"an epoch of {SAMPLES} rows of a TensorDataset": {
+            "DataLoader": torchs(tensors, BATCH),
+            "dt.loader": ours(tensors, BATCH),
+        },
+        f"an epoch of {SAMPLES} samples one by one": {
+            "DataLoader": torchs(images, BATCH),
+            "dt.loader, declared": ours(declared, BATCH),
+            "dt.loader, undeclared": ours(images, BATCH),
+        },
+        f"an epoch of queries of {QUERY_BATCH} samples, 0.4 ms each": {
+            "DataLoader": torchs(queried, QUERY_BATCH),
+            "dt.loader": ours(queried, QUERY_BATCH),
+        },
+    }
+
+
+def by_workers() -> dict[str, dict[str, Case]]:
+    """Epochs of few batches, with two workers."""
+    images, declared = Images(EPOCH_BATCHES * 32), Declared(EPOCH_BATCHES * 32)
+    options: dict[str, Any] = {"batch_size": 32, "shuffle": True, "num_workers": 2}
+
+    def torchs(**more: Any) -> Case:
+        return partial(kept_epoch_ms, lambda: DataLoader(images, **options, **more))
+
+    def ours(dataset: Any, **more: Any) -> Case:
+        return partial(kept_epoch_ms, lambda: ExactLoader(dataset, 32, workers=2, **more))
+
+    what = f"an epoch of {EPOCH_BATCHES} batches by 2 workers"
+    return {
+        f"{what} that are kept": {
+            "DataLoader, persistent": torchs(persistent_workers=True),
+            "dt.loader": ours(declared),
+            "dt.loader, undeclared": ours(images),
+        },
+        f"{what} that are new": {
+            "DataLoader": torchs(),
+            "dt.loader": ours(declared, persistent_workers=False),
+        },
+    }
+
+
+def rows_of(what: str, cases: dict[str, Case], rounds: int) -> list[Row]:
+    """Measure the cases in turn."""
+    for case in cases.values():
+        case()
+    found = measurements.interleaved(cases, rounds)
+    first = next(iter(cases))
     return [
-        ("torch DataLoader", lambda: samples_per_second(DataLoader(Queried(), BATCH, shuffle=True))),
-        ("dt.loader", lambda: samples_per_second(ExactLoader(Queried(), BATCH))),
-        ("dt.loader, data set draws", lambda: samples_per_second(ExactLoader(drawing, BATCH))),
+        measurements.row(
+            "loader_speed",
+            what,
+            name,
+            values,
+            "ms",
+            None if name == first else (first, found[first]),
+            None if name == first else _AIM,
+            inverse=True,
+        )
+        for name, values in found.items()
     ]
-
-
-def epochs() -> list[Case]:
-    """Milliseconds per epoch of few batches, with two workers."""
-    images = Images(EPOCH_BATCHES)
-    torchs: dict[str, Any] = {"batch_size": 32, "shuffle": True, "num_workers": 2}
-    return [
-        ("torch DataLoader, new workers", lambda: epochs_ms(DataLoader(images, **torchs))),
-        (
-            "torch DataLoader, persistent",
-            lambda: epochs_ms(DataLoader(images, **torchs, persistent_workers=True)),
-        ),
-        (
-            "dt.loader, new workers",
-            lambda: epochs_ms(ExactLoader(images, 32, workers=2, persistent_workers=False)),
-        ),
-        ("dt.loader", lambda: epochs_ms(ExactLoader(images, 32, workers=2))),
-    ]
-
-
-def show(title: str, cases: list[Case], rounds: int, unit: str) -> None:
-    """Run the cases in turn and print their medians."""
-    found: dict[str, list[float]] = {name: [] for name, _ in cases}
-    for _ in range(rounds):
-        for name, measure in cases:
-            found[name].append(measure())
-    print(f"{title}: {rounds} interleaved rounds, median [10 % .. 90 %]")
-    for name, values in found.items():
-        ordered = sorted(values)
-        tenth = len(ordered) // 10
-        low, high = ordered[tenth], ordered[-1 - tenth]
-        print(f"{name:<30} {statistics.median(ordered):12,.0f} {unit} [{low:,.0f} .. {high:,.0f}]")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="dt.loader beside torch's DataLoader")
-    parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    measurements.add_arguments(parser)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    show(f"queries of {BATCH} samples, {QUERY_S * 1000} ms each", reads(), rounds, "samples/s")
-    show(f"epochs of {EPOCH_BATCHES} batches, 2 workers", epochs(), rounds, "ms/epoch ")
+    for what, cases in (in_the_rank() | by_workers()).items():
+        measurements.show(rows_of(what, cases, options.rounds), options.record)
 
 
 if __name__ == "__main__":

@@ -1,217 +1,158 @@
-"""The trainer's loop and the `dt.prepare` + `dt.loader` loop against a hand-written DDP loop.
+"""Steps of the trainer and of `dt.prepare` + `dt.loader` against a hand-written DDP loop, and the peers.
 
-    python benchmarks/loop_overhead.py [--rounds 20] [--steps 40] [--ranks 2] [--width 256]
+    python benchmarks/loop_overhead.py [--rounds 20] [--ranks 2] [--cases "by hand" trainer] [--record FILE]
 
-All three run in the same process group, one after the other in every round (in rotating
-order), on the same model, data and batch. Prints steps/s of each and the median of the
-rounds' ratios to the hand-written loop with a 95 % interval from order statistics. Asserts nothing.
+Every loop has a group of ranks of its own (a hook that one library puts on all optimizers would slow the
+others), which waits on a pipe while another one trains: all in every round, in rotating order.
+Ratios are speeds: by hand / the loop, of the same round. The trainer writes its records, votes on a stop and
+looks for losses that are not finite. Asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import contextlib
+import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import torch
-import torch.distributed as torch_dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import measurements
+import peers
+from measurements import Aim, Row
 
-import dist_train as dt
-from dist_train.config.load import load_text
-from dist_train.distributed.run import Run
-from dist_train.observability.sink import SinkContext
-from dist_train.observability.sink_fanout import SinkFanout
-from dist_train.rundir.directory import RunDir
-from dist_train.trainer.build import build
-from dist_train.trainer.build_components import make_components
-from dist_train.trainer.trainer import steps_of
-
-SAMPLES = 8192
-Loop = Callable[[int], None]
+# Name, width, samples per step and rank, steps of a round: some 3 and 20 ms on one core per rank.
+SIZES = (("3 ms steps", 256, 64, 100), ("20 ms steps", 704, 64, 30))
+_WARM_STEPS = 10
+_BASE = "by hand"
+_OURS = ("dt.prepare", "trainer")
+_PEERS = ("accelerate", "Fabric", "Lightning Trainer")
 
 
-def data(width: int) -> TensorDataset:
-    """Random inputs and ten classes."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(SAMPLES, width, generator=generator)
-    return TensorDataset(x, torch.randint(0, 10, (SAMPLES,), generator=generator))
+class Group:
+    """The ranks of one loop."""
+
+    def __init__(self, case: str, ranks: int, folder: Path) -> None:
+        self.case = case
+        self._ranks = [_start(case, rank, ranks, folder) for rank in range(ranks)]
+
+    def seconds(self, size: str, steps: int) -> float | None:
+        """Of these steps, by rank 0's clock; None where a rank has ended."""
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            for rank in self._ranks:
+                assert rank.stdin is not None
+                rank.stdin.write(json.dumps([size, steps]).encode() + b"\n")
+                rank.stdin.flush()
+            answers = [rank.stdout.readline() for rank in self._ranks if rank.stdout is not None]
+            return float(json.loads(answers[0])) if all(answers) else None
+        return None
+
+    def end(self) -> None:
+        """End the ranks: closing their input lets them leave."""
+        for rank in self._ranks:
+            with contextlib.suppress(BrokenPipeError):
+                rank.communicate(timeout=None)
 
 
-def model(width: int) -> nn.Module:
-    """Three hidden layers."""
-    hidden = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*hidden, nn.Linear(width, 10))
+def _start(case: str, rank: int, ranks: int, folder: Path) -> subprocess.Popen[bytes]:
+    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "NODE_RANK": 0}
+    place = folder / case.replace(" ", "-")
+    place.mkdir(exist_ok=True)
+    variables = {"DIST_TRAIN_RUN_ID": "benchmark", "DIST_TRAIN_ATTEMPT": "0", "DIST_TRAIN_NODE_RANK": "0"}
+    variables |= {"DIST_TRAIN_NNODES": "1", "DIST_TRAIN_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    variables |= {"DIST_TRAIN_INIT_METHOD": f"file://{place}/meet", "BENCHMARK_FOLDER": str(place)}
+    # Read by peers, which use the group that is there already.
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "true"}
+    environment = {**os.environ, **{name: str(value) for name, value in facts.items()}, **variables}
+    if case in _PEERS:
+        environment = peers.environ(environment)
+    words = [sys.executable, __file__, "--as-rank", case]
+    return subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def endless(epochs: Callable[[int], object]) -> Iterator[object]:
-    """Batches of one epoch after another."""
-    epoch = 0
-    while True:
-        yield from epochs(epoch)  # type: ignore[misc]
-        epoch += 1
+def rank_main(case: str) -> None:
+    """One rank: makes the loop of a size when it is first asked for, and trains what its input says."""
+    import torch
+    import torch.distributed as torch_dist
+    from training_loops import FORM_THE_GROUP, LOOPS, Loop, Shape
 
-
-def by_hand(run: Run, width: int, batch: int) -> Loop:
-    """The hand-written DDP loop."""
-    net = DistributedDataParallel(model(width), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    sampler: DistributedSampler[object] = DistributedSampler(
-        data(width), num_replicas=run.world_size, rank=run.rank, shuffle=True
-    )
-    loader = DataLoader(data(width), batch_size=batch // run.world_size, sampler=sampler)
-
-    def epoch(number: int) -> DataLoader[object]:
-        sampler.set_epoch(number)
-        return loader
-
-    return _plain_loop(net, optimizer, endless(epoch))
-
-
-def prepared(run: Run, width: int, batch: int) -> Loop:
-    """The same loop after the five changed lines."""
-    net = dt.prepare(model(width))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    loader = dt.loader(data(width), batch_size=batch)
-    return _plain_loop(net, optimizer, endless(lambda epoch: loader))
-
-
-def _plain_loop(net: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[object]) -> Loop:
-    def loop(steps: int) -> None:
-        for _ in range(steps):
-            inputs, targets = next(batches)  # type: ignore[misc]
-            optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-    return loop
-
-
-CONFIG = """
-model: {{target: "loop_overhead:model", args: {{width: {width}}}}}
-data: {{train: {{target: "loop_overhead:data", args: {{width: {width}}}}}, batch_size: {batch}}}
-loss: torch.nn.functional:cross_entropy
-optimizer: {{target: "torch.optim:SGD", args: {{lr: 0.01}}}}
-trainer: {{steps: 1000000000, log_every_steps: 10}}
-checkpoint: {{every_steps: 1000000000}}
-"""
-
-
-def trained(run: Run, width: int, batch: int, folder: Path) -> Loop:
-    """The trainer's own step: loader, stop vote, records every ten steps; no save is due."""
-    if run.is_main:
-        RunDir(folder).create()
-    config = load_text(CONFIG.format(width=width, batch=batch), "loop_overhead.yaml").config
-    trainer = build(config, make_components(config), run, RunDir(folder), grace_s=30.0)
-    if run.is_main:  # without the console's lines among ours
-        trainer = replace(trainer, sinks=SinkFanout.open(["jsonl"], SinkContext(RunDir(folder))))
-    batches = trainer.pace.waiting(endless(lambda epoch: steps_of(trainer.loader)))
-    done = 0
-
-    def loop(steps: int) -> None:
-        nonlocal done
-        for _ in range(steps):
-            done += 1
-            trainer.step(done, next(batches))  # type: ignore[arg-type]
-
-    return loop
-
-
-def measure(loops: dict[str, Loop], rounds: int, steps: int, run: Run) -> dict[str, list[float]]:
-    """Seconds of every round of every loop, measured on rank 0."""
-    for loop in loops.values():
-        loop(10)
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    names = list(loops)
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            run.control.barrier()
-            began = time.perf_counter()
-            loops[name](steps)
-            run.control.barrier()
-            seconds[name].append(time.perf_counter() - began)
-    return seconds
-
-
-def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of the median, from order statistics: no assumption on the distribution."""
-    ordered, n, tail = sorted(values), len(values), (1 - level) / 2
-    k, below = 0, 0.5**n  # P(at most k of n values lie below the median)
-    while below <= tail:
-        k += 1
-        below += math.comb(n, k) * 0.5**n
-    k = max(1, k)
-    return ordered[k - 1], ordered[n - k]
-
-
-def report(seconds: dict[str, list[float]], steps: int) -> None:
-    """Print the table."""
-    base = seconds["by hand"]
-    print(f"{'loop':<12} {'ms/step':>8} {'steps/s':>8}   speed against by hand: median [95 % interval]")
-    for name, values in seconds.items():
-        ratios = [one / other for one, other in zip(base, values, strict=True)]
-        low, high = interval(ratios)
-        middle = statistics.median(values) / steps
-        ratio = "" if name == "by hand" else f"   {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
-        print(f"{name:<12} {1000 * middle:8.2f} {1 / middle:8.0f}{ratio}")
-
-
-def rank_main(options: argparse.Namespace) -> None:
-    """One rank of the group."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is printed is written, and not among the answers
     torch.set_num_threads(1)
-    with dt.init(seed=0) as run:
-        batch = options.batch * run.world_size
-        loops = {
-            "by hand": by_hand(run, options.width, batch),
-            "dt.prepare": prepared(run, options.width, batch),
-            "trainer": trained(run, options.width, batch, options.folder),
-        }
-        seconds = measure(loops, options.rounds, options.steps, run)
-        if run.is_main:
-            where = f"{run.world_size} ranks on {run.device.type} ({torch_dist.get_backend()})"
-            print(f"{where}, {options.rounds} rounds x {options.steps} steps, batch {batch}")
-            report(seconds, options.steps)
+    if case not in FORM_THE_GROUP:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        meet = f"file://{os.environ['BENCHMARK_FOLDER']}/meet"
+        torch_dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
+    shapes = {name: Shape(width, batch) for name, width, batch, _ in SIZES}
+    loops: dict[str, Loop] = {}
+    for line in sys.stdin.buffer:
+        size_name, steps = json.loads(line)
+        if size_name not in loops:
+            loops[size_name] = LOOPS[case](shapes[size_name])
+            loops[size_name](_WARM_STEPS)
+        torch_dist.barrier()
+        began = time.perf_counter()
+        loops[size_name](steps)
+        torch_dist.barrier()
+        answers.write(json.dumps(time.perf_counter() - began).encode() + b"\n")
+    os._exit(0)  # without what the libraries do at the end of a training
+
+
+@contextlib.contextmanager
+def groups(cases: Sequence[str], ranks: int) -> Iterator[dict[str, Group]]:
+    """The ranks of every case, which are ended with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = {case: Group(case, ranks, Path(folder)) for case in cases}
+        try:
+            yield made
+        finally:
+            for group in made.values():
+                group.end()
+
+
+def measure(cases: Sequence[str], ranks: int, rounds: int) -> list[Row]:
+    """The rows of all sizes."""
+    rows: list[Row] = []
+    with groups(cases, ranks) as made:
+        for size, _, _, steps in SIZES:
+            for group in made.values():
+                group.seconds(size, _WARM_STEPS)
+            runs = {case: partial(group.seconds, size, steps) for case, group in made.items()}
+            found = measurements.interleaved(runs, rounds)
+            per_step = {
+                case: [None if value is None else 1000 * value / steps for value in values]
+                for case, values in found.items()
+            }
+            what = f"a training step of {ranks} ranks on the CPU, {size}"
+            for case, values in per_step.items():
+                base = None if case == _BASE else (_BASE, per_step[_BASE])
+                aim = Aim(at_least=1.0) if case in _OURS else None
+                rows.append(
+                    measurements.row("loop_overhead", what, case, values, "ms", base, aim, inverse=True)
+                )
+    return rows
 
 
 def main() -> int:
-    """Start the ranks, or run as one."""
+    """Start the ranks and measure, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=40, help="steps of each loop in each round")
+    measurements.add_arguments(parser)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64, help="samples per step and rank")
-    parser.add_argument("--width", type=int, default=256, help="features of the hidden layers")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--cases", nargs="+", default=[_BASE, *_OURS, *_PEERS])
+    parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.folder is not None:
-        rank_main(options)
+    if options.as_rank is not None:
+        rank_main(options.as_rank)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [_start(rank, options.ranks, folder) for rank in range(options.ranks)]
-        return max(abs(rank.wait()) for rank in ranks)
-
-
-def _start(rank: int, world_size: int, folder: str) -> subprocess.Popen[bytes]:
-    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    variables = {"DIST_TRAIN_RUN_ID": "benchmark", "DIST_TRAIN_ATTEMPT": "0", "DIST_TRAIN_NODE_RANK": "0"}
-    variables |= {"DIST_TRAIN_NNODES": "1", "DIST_TRAIN_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-    variables |= {"DIST_TRAIN_INIT_METHOD": f"file://{folder}/meet"}
-    words = [__file__, *sys.argv[1:], "--folder", f"{folder}/run"]
-    environment = {**os.environ, **{name: str(value) for name, value in facts.items()}, **variables}
-    return subprocess.Popen([sys.executable, *words], env=environment)
+    cases = list(dict.fromkeys([_BASE, *options.cases]))
+    measurements.show(measure(cases, options.ranks, options.rounds), options.record)
+    return 0
 
 
 if __name__ == "__main__":
-    # The config names this file's functions: they must be importable under its own name.
-    sys.modules["loop_overhead"] = sys.modules["__main__"]
     sys.exit(main())

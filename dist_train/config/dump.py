@@ -19,7 +19,7 @@ NOT_HASHED = ("launch", "logging", "name", "resilience")
 # Keys that came later: with its default, a config has the hash that it had before the key came.
 _LATER = ("parameter_groups",)
 _LATER_DATA = ("drop_last", "collate_fn")
-_LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last")
+_LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last", "compile")
 
 
 class _Dumper(yaml.SafeDumper):

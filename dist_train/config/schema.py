@@ -29,6 +29,35 @@ class DataConfig(Section):
     )
 
 
+class CompileConfig(Section):
+    """The model's forward and backward pass, compiled by torch.compile; `compile: {}` takes the defaults."""
+
+    backend: Literal["inductor", "aot_eager", "eager"] = Field(
+        default="inductor", description="inductor: kernels of its own; the others find what does not compile."
+    )
+    mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        default="default",
+        validate_default=True,
+        description="Of inductor; on a GPU reduce-overhead captures the passes in CUDA graphs.",
+    )
+    fullgraph: bool = Field(
+        default=False, description="Refuse a model that compiles only in parts, in place of running them."
+    )
+    dynamic: bool = Field(
+        default=False,
+        description="One program for batches of all sizes; false: one for each, so that the bits of a step "
+        "do not depend on the sizes that came before it.",
+    )
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_of_inductor(cls, value: str, info: ValidationInfo) -> str:
+        backend = info.data.get("backend", "inductor")
+        if value != "default" and backend != "inductor":
+            raise ValueError(f"{value} is a mode of the backend inductor, not of {backend}")
+        return value
+
+
 class TrainerConfig(Section):
     """How long, how precisely, and how often to look. Exactly one of `epochs` and `steps`."""
 
@@ -49,6 +78,9 @@ class TrainerConfig(Section):
     channels_last: bool = Field(
         default=False,
         description="Weights and inputs of four dimensions in NHWC order: faster convolutions on GPUs.",
+    )
+    compile: CompileConfig | None = Field(
+        default=None, description="Compile the model with torch.compile; null: run it as it is."
     )
     accumulate: int = Field(
         default=1, ge=1, description="Micro-batches per optimizer step on each rank; batch_size stays."
@@ -231,6 +263,17 @@ class RunConfig(Section):
     resilience: ResilienceConfig = Field(default_factory=ResilienceConfig, description="How long to wait.")
     logging: LoggingConfig = Field(default_factory=LoggingConfig, description="What is logged.")
     launch: LaunchConfig = Field(default_factory=LaunchConfig, description="Where it runs.")
+
+    @field_validator("strategy")
+    @classmethod
+    def _compiles(cls, value: StrategyConfig, info: ValidationInfo) -> StrategyConfig:
+        trainer = info.data.get("trainer")
+        if value.name == "dp" and trainer is not None and trainer.compile is not None:
+            raise ValueError(
+                "dp copies the model at every step and cannot compile it: use ddp, or leave out "
+                "trainer.compile"
+            )
+        return value
 
     @field_validator("loss")
     @classmethod

@@ -21,7 +21,7 @@ evaluation_buffers    exchange BatchNorm's statistics once per evaluation, not i
 smallest_batch        refuse a BatchNorm that the epoch's smallest micro-batch would make fail
 finite_check          find a loss or gradient that is not finite, on all ranks together
 loop_finite_check     the same for a loop of one's own: `run.check_finite`, `run.all_finite`
-tensor_norms          norms of gradients and weights
+finite_numbers        one number that shows whether any gradient or weight is not finite
 gradient_weights      weight what each rank adds to the gradients; `Run.backward`
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +38,7 @@ class NonFinite:
     checked: int
 
 
-@dataclass(frozen=True)
-class _Numbers:
+class _Numbers(NamedTuple):
     """One call's numbers, still on the device."""
 
     step: int
@@ -60,7 +59,7 @@ class _Flags:
         """Begin the copy."""
         numbers = [number for step in steps for number in (*step.own, *step.shared)]
         place = numbers[0].device
-        flags = torch.stack([torch.isfinite(number).all().to(place) for number in numbers])
+        flags = _are_finite(numbers)
         copy = flags.to("cpu", non_blocking=True)
         arrived = None
         if place.type == "cuda":
@@ -79,6 +78,17 @@ class _Flags:
             if not all([*own, *shared]):
                 found.append([step.step, int(not all(own))])
         return found
+
+
+def _detached(number: Tensor) -> Tensor:
+    return number.detach() if number.requires_grad else number
+
+
+def _are_finite(numbers: Sequence[Tensor]) -> Tensor:
+    first = numbers[0]
+    if all(one.dim() == 0 and one.dtype == first.dtype and one.device == first.device for one in numbers):
+        return torch.isfinite(torch.stack(list(numbers)))
+    return torch.stack([torch.isfinite(number).all().to(first.device) for number in numbers])
 
 
 class FiniteCheck:
@@ -107,8 +117,7 @@ class FiniteCheck:
             shared: those that are equal on all ranks: the gradient's norm. At least one in all.
         """
         found = self._advance()
-        detached = [tuple(number.detach() for number in numbers) for numbers in (own, shared)]
-        self._waiting.append(_Numbers(step, *detached))
+        self._waiting.append(_Numbers(step, tuple(map(_detached, own)), tuple(map(_detached, shared))))
         if len(self._waiting) >= self._every and self._flags is None and self._sum is None:
             self._flags, self._waiting = _Flags.of(self._waiting), []
         return found

@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 Judge = Callable[[list[JsonValue]], JsonValue]
 
-_FIRST_SLEEP_S = 0.0005
+_FIRST_SLEEP_S = 0.0001
+# Ranks come within some milliseconds of each other: a wait should not be much longer than that.
+_LONGER = 1.25
 _LONGEST_SLEEP_S = 0.05
 # From here on a waiting rank looks where the missing ones are. Two threads of one rank may begin two
 # exchanges in either order: within this time the second has begun too.
@@ -112,7 +114,7 @@ class KeyedExchange:
                 missing = name_ranks(self._missing(place))
                 logger.warning("%s: rank %d waits for %s", place.what, self._rank, missing)
             time.sleep(sleep)
-            sleep = min(2 * sleep, _LONGEST_SLEEP_S)
+            sleep = min(_LONGER * sleep, _LONGEST_SLEEP_S)
 
     def _missing(self, place: _Place) -> list[int]:
         return [rank for rank in range(self._world_size) if not self._store.check([place.given_by(rank)])]

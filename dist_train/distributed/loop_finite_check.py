@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.finite_check import EVERY, FiniteCheck, NonFinite
-from dist_train.distributed.tensor_norms import gradient_norm
+from dist_train.distributed.finite_numbers import gradient_number
 from dist_train.errors import NonFiniteError, UsageError
 from dist_train.rundir.name_ranks import name_ranks
 
@@ -33,7 +33,7 @@ class LoopFiniteCheck:
     def see(self, numbers: tuple[Tensor, ...], model: nn.Module | None, step: int | None) -> None:
         """Take one step's numbers; raise NonFiniteError for those of an earlier one."""
         self._calls += 1
-        shared = [] if model is None else [gradient_norm(model.parameters())]
+        shared = [] if model is None else [gradient_number(model.parameters())]
         _need_a_number(numbers, model)
         if step is not None:
             self._steps[self._calls] = step
@@ -47,7 +47,7 @@ class LoopFiniteCheck:
     def ask(self, numbers: tuple[Tensor, ...], model: nn.Module | None) -> bool:
         """Whether these are finite on all ranks; waits for the device and for all ranks."""
         _need_a_number(numbers, model)
-        norms = [] if model is None else [gradient_norm(model.parameters())]
+        norms = [] if model is None else [gradient_number(model.parameters())]
         finite = all(bool(torch.isfinite(number.detach()).all()) for number in (*numbers, *norms))
         return not self._control.max_int(int(not finite))
 

@@ -36,6 +36,9 @@ def to_device(value: Any, device: torch.device | str | int, non_blocking: bool =
             return leaf.to(target, non_blocking=overlaps)
         return leaf.to(target) if _has_own_to(leaf) else leaf
 
+    if type(value) in (list, tuple) and all(type(item) is torch.Tensor for item in value):
+        # Most batches; the general way takes some 20 us.
+        return type(value)([item.to(target, non_blocking=overlaps) for item in value])
     return map_leaves(value, move, _has_own_to)
 
 

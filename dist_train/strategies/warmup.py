@@ -64,10 +64,16 @@ def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
 
 
 class WarmUpOnFirstBatch:
-    """Forward pre-hook of a prepared model: the first training batch is run twice."""
+    """Forward pre-hook of a prepared model: the first training batch is run twice; then it removes itself."""
+
+    handle: Any = None
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if module in _warm or not module.training or not torch.is_grad_enabled():
+        if not module.training or not torch.is_grad_enabled():
+            return
+        if self.handle is not None:
+            self.handle.remove()
+        if module in _warm:
             return
         warm_up(module, lambda: _forward_backward(module, args, kwargs))
 

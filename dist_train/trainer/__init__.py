@@ -6,6 +6,7 @@ component_factory  calls one component of a config, with errors that name its ke
 build              assembles a Trainer from the components
 trainer            the loop: step, records, callbacks, evaluation, stop, save
 step               one optimizer step over its micro-batches
+compiled_model     the model compiled by torch.compile
 finite_update      an update that is left out where the step is not finite
 non_finite         stop, skip or roll back
 loss_normalizer    the divisor of the loss

@@ -25,6 +25,7 @@ from dist_train.data.exact_loader import ExactLoader
 from dist_train.data.loader import AnyLoader
 from dist_train.data.streams.iterable_loader import IterableLoader
 from dist_train.data.streams.sharded_stream import agree_on_shards
+from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.determinism import facts
 from dist_train.distributed.gradient_weights.exchange_time import measure_exchange
 from dist_train.distributed.run import Run
@@ -42,6 +43,7 @@ from dist_train.strategies.warmup import warm_up
 from dist_train.trainer.build_components import Components
 from dist_train.trainer.callback_hooks import CallbackHooks
 from dist_train.trainer.checkpointing import Saves
+from dist_train.trainer.compiled_model import compiled
 from dist_train.trainer.loss_normalizer import UnitCounter, units_vary
 from dist_train.trainer.non_finite import NonFiniteRule
 from dist_train.trainer.parameter_groups import check_group_options, grouped
@@ -80,7 +82,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         ConfigError: a component or option does not fit; the message names its key.
     """
     data = _data(config, components, run)
-    strategy, model = _wrapped_model(config, components.model, run)
+    strategy, model, called = _wrapped_model(config, components.model, run)
     forward = Forward(
         model, components.task, config.trainer.precision, run.device, config.trainer.channels_last
     )
@@ -99,7 +101,14 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         )
     units = UnitCounter(components.task, run.control, data.sample)
     pace, sinks, bare_model = Pace(), _sinks(config, run, run_dir, horizon), strategy.unwrap(model)
-    records = Records(run, Reporter(horizon), Reducer(run.control), sinks, pace, OwnWork(bare_model))
+    records = Records(
+        run,
+        Reporter(horizon),
+        Reducer(run.control),
+        sinks,
+        pace,
+        OwnWork(bare_model if called is None else called),
+    )
     hooks = CallbackHooks(
         components.callbacks,
         run,
@@ -211,7 +220,10 @@ def _loader(
     )
 
 
-def _wrapped_model(config: RunConfig, model: nn.Module, run: Run) -> tuple[Strategy, nn.Module]:
+def _wrapped_model(
+    config: RunConfig, model: nn.Module, run: Run
+) -> tuple[Strategy, nn.Module, nn.Module | None]:
+    """The strategy, what it makes of the model, and the compiled model inside of that."""
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
     if run.world_size == 1 and not is_for_one_process(strategy):
@@ -223,9 +235,12 @@ def _wrapped_model(config: RunConfig, model: nn.Module, run: Run) -> tuple[Strat
     moved = model.to(run.device)
     if config.trainer.channels_last:
         moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    made = None
+    if config.trainer.compile is not None:
+        moved = made = compiled(moved, config.trainer.compile, run.device)
     wrapped = strategy.wrap(moved, run, options)
     measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
-    return strategy, wrapped
+    return strategy, wrapped, made
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:
@@ -240,8 +255,13 @@ def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -
         attempt=run.attempt,
         config_xxh3=config_xxh3(config),
         strategy=strategy.name,
-        determinism={**facts(run.device), "mode": config.deterministic},
+        determinism={**facts(run.device), "mode": config.deterministic, **_compiler(config)},
     )
+
+
+def _compiler(config: RunConfig) -> dict[str, JsonValue]:
+    chosen = config.trainer.compile
+    return {} if chosen is None else {"compile": f"{chosen.backend} {chosen.mode}"}
 
 
 def _sinks(config: RunConfig, run: Run, run_dir: RunDir, horizon: Horizon) -> SinkFanout:

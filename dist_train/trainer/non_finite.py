@@ -17,8 +17,8 @@ from torch import nn
 
 from dist_train.data.loader import AnyLoader
 from dist_train.distributed.finite_check import FiniteCheck, NonFinite
+from dist_train.distributed.finite_numbers import weight_number
 from dist_train.distributed.run import Run
-from dist_train.distributed.tensor_norms import weight_norm
 from dist_train.errors import NonFiniteError
 from dist_train.rundir.name_ranks import name_ranks
 from dist_train.rundir.step_names import step_name
@@ -118,7 +118,7 @@ class NonFiniteRule:
             )
 
     def _weights_are_finite(self) -> bool:
-        norm = weight_norm(self._model.parameters())
+        norm = weight_number(self._model.parameters())
         return not self._run.control.max_int(int(not torch.isfinite(norm)))
 
     def _act(self, found: NonFinite) -> None:

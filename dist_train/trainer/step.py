@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dist_train.data.batch_partition import MicroBatch
+from dist_train.distributed.finite_numbers import gradient_number, on_one_rank
 from dist_train.distributed.pytree import map_tensors
-from dist_train.distributed.tensor_norms import gradient_norm, on_one_rank
 from dist_train.distributed.transfer import to_device
 from dist_train.rundir.times.span_clock import COMMUNICATION, span_clock
 from dist_train.strategies.base import Strategy
@@ -149,7 +149,8 @@ class Stepper:
 
     def _norm(self, model: nn.Module) -> Tensor:
         if self._clip_norm is None:
-            return gradient_norm(model.parameters())
+            # The optimizer knows its parameters at once; a walk through the modules takes 1 us per parameter.
+            return gradient_number(p for group in self._optimizer.param_groups for p in group["params"])
         return on_one_rank(self.strategy.clip_norm(model, self._clip_norm))
 
     def _micro_batch(

@@ -55,7 +55,8 @@ class Horizon:
 
     def samples_of(self, step: int) -> int:
         """Samples of the whole job in this step (1, 2, …)."""
-        return self.at(step).samples_total - self.at(step - 1).samples_total
+        inner = (step - 1) % self.steps_per_epoch
+        return min(self.batch_size, self.samples - inner * self.batch_size)
 
     def epoch_of(self, step: int) -> int:
         """The epoch that this step (1, 2, …) belongs to."""

@@ -7,6 +7,7 @@ dataset_state         a data set's own state_dict, kept with the loader's positi
 sample_reader         read and collate the samples of a micro-batch
 batched_items         use `__getitems__` while it draws no random numbers
 same_sample           compare two samples bit by bit
+sliced_tensors        a batch of a TensorDataset by one selection of rows per tensor
 sample_rng            seed the random generators for each sample
 prefetch              copy the next batch to the GPU while the current one trains
 shared_memory         warn where /dev/shm is small

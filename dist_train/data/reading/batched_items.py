@@ -8,15 +8,14 @@ keyed, and so are all later ones. What a sample is does not depend on which way 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from dist_train.data.reading.same_sample import same_sample
+from dist_train.data.reading.sample_rng import GlobalRng
 
 logger = logging.getLogger(__name__)
 # Samples of a process's first batch that are also read one by one.
@@ -47,7 +46,7 @@ class BatchedItems:
 
     Args:
         dataset: with a `__getitems__` of its own.
-        one_by_one: reads samples by id, each keyed.
+        one_by_one: reads samples by id, each keyed; keeps the generators where they are anybody's.
     """
 
     def __init__(self, dataset: Any, one_by_one: Callable[[list[int], int], list[Any]]) -> None:
@@ -58,18 +57,28 @@ class BatchedItems:
         self._compared = False
 
     def read(self, ids: list[int], epoch: int) -> list[Any]:
-        """The samples of these ids."""
+        """The samples of these ids; the generators are left as they were, whatever happens."""
         if not self._refused.item():
-            before = _random_state()
-            items = list(self.dataset.__getitems__(ids))
-            reason = self._reason_against(items, ids, epoch, before)
+            items, reason = self._together(ids, epoch)
             if reason is None:
                 return items
             self._refuse(reason)
         return self.one_by_one(ids, epoch)
 
-    def _reason_against(self, items: list[Any], ids: list[int], epoch: int, before: Any) -> str | None:
-        if not _same_random_state(before, _random_state()):
+    def _together(self, ids: list[int], epoch: int) -> tuple[list[Any], str | None]:
+        """The samples, and why they must not be used."""
+        before, unchanged = GlobalRng.take(), False
+        try:
+            items = list(self.dataset.__getitems__(ids))
+            drew = not before.equals(GlobalRng.take())
+            unchanged = not drew and self._compared
+            return items, self._reason_against(items, ids, epoch, drew)
+        finally:
+            if not unchanged:
+                before.restore()
+
+    def _reason_against(self, items: list[Any], ids: list[int], epoch: int, drew: bool) -> str | None:
+        if drew:
             return "it draws random numbers, and a batch's draws cannot be keyed by sample"
         if len(items) != len(ids):
             return f"it gave {len(items)} samples for {len(ids)} ids"
@@ -93,17 +102,3 @@ class BatchedItems:
                 type(_own(self.dataset)).__name__,
                 reason,
             )
-
-
-def _random_state() -> tuple[Any, Any, torch.Tensor]:
-    return random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state()
-
-
-def _same_random_state(one: Any, other: Any) -> bool:
-    (python, legacy, tensor), (python_2, legacy_2, tensor_2) = one, other
-    return (
-        python == python_2
-        and legacy[2:] == legacy_2[2:]
-        and bool(np.array_equal(legacy[1], legacy_2[1]))
-        and torch.equal(tensor, tensor_2)
-    )

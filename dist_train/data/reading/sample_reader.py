@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, default_collate, get_worker_info
@@ -11,6 +12,7 @@ from dist_train.data.random_keys import derive_key
 from dist_train.data.reading.batched_items import BatchedItems, has_batched_items, single_item
 from dist_train.data.reading.dataset_state import UnchangedState
 from dist_train.data.reading.sample_rng import global_rng_kept, may_draw, seed_global_rng
+from dist_train.data.reading.sliced_tensors import batch_of_rows
 from dist_train.data.sample_summary import read_summaries
 
 Collate = Callable[[list[Any]], Any]
@@ -48,11 +50,12 @@ class SampleReader(Dataset[Any]):
         self.seed = seed
         self.dataset_id = dataset_id
         self.items_draw = may_draw(dataset)
-        self.collate_draws = collate_fn is not None
+        self.collates_as_torch = collate_fn in (None, default_collate)
+        self.collate_draws = not self.collates_as_torch
         self.guard = guard
         self.reads_many = has_batched_items(dataset)
         self.batched = (
-            BatchedItems(dataset, self._keyed_items) if self.reads_many and self.items_draw else None
+            BatchedItems(dataset, self._kept_items) if self.reads_many and self.items_draw else None
         )
 
     def __getitems__(self, request: Request) -> Any:
@@ -65,10 +68,11 @@ class SampleReader(Dataset[Any]):
 
     def _batch(self, request: Request) -> Any:
         if not (self.items_draw or self.collate_draws):
-            return self.collate(self._plain_items(request.ids))
-        if get_worker_info() is not None:
-            return self._keyed_batch(request)
-        with global_rng_kept():
+            rows = batch_of_rows(self.dataset, request.ids) if self.collates_as_torch else None
+            return self.collate(self._plain_items(request.ids)) if rows is None else rows
+        if self.batched is not None and not self.collate_draws:
+            return self.collate(self.batched.read(request.ids, request.epoch))
+        with _kept():
             return self._keyed_batch(request)
 
     def _keyed_batch(self, request: Request) -> Any:
@@ -83,6 +87,10 @@ class SampleReader(Dataset[Any]):
             seed_global_rng(key, request.ids[0])
         return self.collate(items)
 
+    def _kept_items(self, ids: list[int], epoch: int) -> list[Any]:
+        with _kept():
+            return self._keyed_items(ids, epoch)
+
     def _keyed_items(self, ids: list[int], epoch: int) -> list[Any]:
         key = derive_key("sample", self.seed, epoch, self.dataset_id)
         items = []
@@ -95,6 +103,11 @@ class SampleReader(Dataset[Any]):
         if self.reads_many:
             return list(self.dataset.__getitems__(ids))
         return [self.dataset[sample_id] for sample_id in ids]
+
+
+def _kept() -> AbstractContextManager[None]:
+    """Keeps the training's generators; a worker has none to keep."""
+    return nullcontext() if get_worker_info() is not None else global_rng_kept()
 
 
 def already_collated(batch: Any) -> Any:

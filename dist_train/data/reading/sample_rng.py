@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,43 @@ def seed_global_rng(key: int, index: int) -> None:
     torch.default_generator.manual_seed(((word << 17) | (word >> 47)) & (MASK >> 1))
 
 
+@dataclass(frozen=True)
+class GlobalRng:
+    """The state of the three generators. To take or restore it costs some 40 us, nearly all numpy's."""
+
+    python: Any
+    legacy: Any
+    tensor: torch.Tensor
+
+    @classmethod
+    def take(cls) -> GlobalRng:
+        """As it is now."""
+        return cls(random.getstate(), np.random.get_state(), torch.default_generator.get_state())
+
+    def restore(self) -> None:
+        """Make it so again."""
+        random.setstate(self.python)
+        np.random.set_state(self.legacy)
+        torch.default_generator.set_state(self.tensor)
+
+    def equals(self, other: GlobalRng) -> bool:
+        """Whether nothing was drawn in between."""
+        return (
+            self.python == other.python
+            and self.legacy[2:] == other.legacy[2:]
+            and bool(np.array_equal(self.legacy[1], other.legacy[1]))
+            and torch.equal(self.tensor, other.tensor)
+        )
+
+
 @contextmanager
 def global_rng_kept() -> Iterator[None]:
     """Restore the state of the three generators, whatever happens inside."""
-    python, legacy, tensor = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    before = GlobalRng.take()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        torch.default_generator.set_state(tensor)
+        before.restore()
 
 
 def may_draw(dataset: Any) -> bool:

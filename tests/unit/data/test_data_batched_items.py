@@ -155,6 +155,36 @@ def test_reading_keeps_the_training_s_random_state() -> None:
     assert (random.getstate(), torch.get_rng_state().tolist()) == before
 
 
+class Fails(Dataset[int]):
+    """Draws from numpy's generator and fails, at its second batch."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, ids: list[int]) -> list[int]:
+        self.batches += 1
+        if self.batches == 2:
+            np.random.normal()
+            raise OSError("the query failed")
+        return ids
+
+
+def test_an_error_in_a_query_keeps_the_training_s_random_state() -> None:
+    np.random.normal()  # leaves a second number for later
+    before = str(np.random.get_state()), random.getstate(), torch.get_rng_state().tolist()
+    batches = iter(ExactLoader(Fails(), 4))
+    next(batches)
+    with pytest.raises(OSError, match="the query failed"):
+        next(batches)
+    assert (str(np.random.get_state()), random.getstate(), torch.get_rng_state().tolist()) == before
+
+
 def test_torch_s_subset_has_no_query_of_its_own() -> None:
     assert not has_batched_items(Subset([1, 2], [0]))  # type: ignore[arg-type]
     assert has_batched_items(Subset(Queried(), [0]))
