@@ -13,6 +13,7 @@ from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
 from dist_train.checkpoint.format.tensor_file import TensorFile
 from dist_train.checkpoint.state.snapshot import Snapshot
@@ -62,6 +63,7 @@ def write_checkpoint(
         raise
 
 
+@no_collection()
 def _plan(snapshot: Snapshot) -> dict[str, tuple[str, TensorFile]]:
     """Plan the files: name -> (the part of the manifest's keys that its own names leave out, its bytes)."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -93,8 +95,9 @@ def _stage(
     entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
     with storage.new_file(f"{staging}/{STATE_JSON}") as write:
         write(memoryview(snapshot.state_json))
-    placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
-    manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
+    with no_collection():
+        placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
+        manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
     with storage.new_file(f"{staging}/{MANIFEST}") as write:
         write(memoryview(raw))
     note_written(manifest, raw)

@@ -16,6 +16,7 @@ from dist_train.checkpoint.format.byte_stream import ByteStream, Write
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
@@ -132,6 +133,7 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
     return header, _fill(header, read_into, OwnMemory())
 
 
+@no_collection()
 def _fill(
     header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
 ) -> dict[str, torch.Tensor]:
@@ -159,6 +161,7 @@ def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) 
     return header
 
 
+@no_collection()
 def _parse_header(text: bytes) -> tuple[Header, int]:
     head = json.loads(text.decode())
     metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}

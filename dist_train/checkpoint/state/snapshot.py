@@ -13,6 +13,7 @@ from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.hashing import tensors_stream, weights_hash, with_state_json
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
 from dist_train.checkpoint.state.collect import CollectedState
@@ -63,6 +64,7 @@ class Snapshot:
     non_finite: tuple[str, ...] = ()
 
 
+@no_collection()
 def take_snapshot(
     step: int,
     collected: CollectedState,

@@ -15,6 +15,7 @@ from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.node_memory import SharedMemory
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_file import read_tensors
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
@@ -136,6 +137,7 @@ def _read_tensor_file(
     return found
 
 
+@no_collection()
 def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> object:
     raw = bytearray(entry.bytes)
     with open_verified(storage, name, entry) as reader:
