@@ -12,8 +12,8 @@ from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.no_collection import no_collection
+from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
 from dist_train.checkpoint.format.tensor_file import TensorFile
 from dist_train.checkpoint.state.snapshot import Snapshot

@@ -55,7 +55,7 @@ def durable_file(path: Path, mode: int = 0o666, *, exclusive: bool = True) -> It
 
 
 def _begin_write_back(descriptor: int, start: int, count: int) -> None:
-    """Have the kernel write these bytes now, not only when fsync waits for them; what is dirty is not dropped."""
+    """Have the kernel begin to write these bytes before fsync waits for them; nothing dirty is dropped."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):  # advice, and no promise hangs on it: fsync reports what goes wrong
             os.posix_fadvise(descriptor, start, count, os.POSIX_FADV_DONTNEED)

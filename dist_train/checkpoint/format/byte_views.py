@@ -1,4 +1,4 @@
-"""The bytes of many tensors at once: small ones are copied into one block, large ones are seen where they are."""
+"""The bytes of many tensors at once: small ones copied into one block, large ones where they are."""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@ def _whole_record(raw: bytes) -> dict[str, Any]:
         record = load_canonical(raw) if digest is None else json.loads(raw.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} is not canonical JSON: {error}", file=MANIFEST) from error
-    if not isinstance(record, dict) or not ((digest and record.get(_SELF_HASH) == digest) or _is_own_hash(record)):
+    if not isinstance(record, dict) or not (
+        (digest and record.get(_SELF_HASH) == digest) or _is_own_hash(record)
+    ):
         raise DamagedCheckpoint(f"{MANIFEST} does not match its own hash", file=MANIFEST)
     return record
 

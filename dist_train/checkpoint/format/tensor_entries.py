@@ -1,4 +1,4 @@
-"""The manifest's entries of tensors: which file holds each. Light ones, as a checkpoint may have very many."""
+"""The manifest's entries of tensors: which file holds each. Light, as a checkpoint may have very many."""
 
 from __future__ import annotations
 

@@ -112,9 +112,7 @@ def take_snapshot(
             state_hash=with_state_json(stream(), state_json),
         )
 
-    return Snapshot(
-        step, context.attempt, tensors, views, state_json, reserved, manifest, non_finite
-    )
+    return Snapshot(step, context.attempt, tensors, views, state_json, reserved, manifest, non_finite)
 
 
 def _finite(score: float | None) -> float | None:

@@ -14,8 +14,8 @@ from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, Un
 from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.no_collection import no_collection
+from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_file import read_tensors
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
