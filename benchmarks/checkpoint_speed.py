@@ -1,4 +1,4 @@
-"""Saves and loads beside torch.save, DCP, safetensors and plain writes: a large state, and many small tensors.
+"""Saves and loads beside torch.save, DCP, safetensors and plain writes: a large state, many small tensors.
 
 Every measurement runs in a process of its own, forked from one that has the state in memory; so the peak of
 memory (VmHWM after clear_refs) is that of one save or load. What a load fills is the child's own memory
