@@ -12,15 +12,11 @@ before its time begins. Files that are read lie in the page cache. Nothing is as
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ import measurements
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from forked_case import Body, Measured, in_child
 from measurements import Aim, Row, interleaved, row, show
 
 from dist_train.checkpoint.manager import CheckpointManager
@@ -35,7 +32,6 @@ from dist_train.checkpoint.manager import CheckpointManager
 MEGA = 1 << 20
 PARAMETERS = 48  # x (weight, two moments): 144 large tensors
 CHUNK = 4 * MEGA
-Body = Callable[[], object]
 
 
 class State:
@@ -81,46 +77,6 @@ class State:
         with torch.no_grad():
             for tensor in self.flat().values():
                 tensor.add_(0)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One run of a case."""
-
-    wall: float
-    cpu: float
-    peak: float  # bytes above what the process had before
-
-
-def in_child(prepare: Callable[[], Body]) -> Measured | None:
-    """Fork; prepare, then run and measure what `prepare` returned. None where it fails."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            body = prepare()
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-            before = _status("VmRSS")
-            wall, cpu = time.perf_counter(), time.process_time()
-            body()
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            os.write(write_end, json.dumps([wall, cpu, _status("VmHWM") - before]).encode())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as answers:
-        answer = answers.read()
-    _, status = os.waitpid(child, 0)
-    return Measured(*json.loads(answer)) if status == 0 else None
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError(name)
 
 
 def fsynced(path: Path) -> None:

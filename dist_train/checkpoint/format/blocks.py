@@ -44,15 +44,15 @@ class BlockHasher:
 def chunks_of(views: Iterable[memoryview], chunk_bytes: int) -> Iterator[list[memoryview]]:
     """Cut views into lists of `chunk_bytes` each; the last has what is left."""
     chunk: list[memoryview] = []
-    room = chunk_bytes
+    left = chunk_bytes
     for view in views:
         start = 0
-        while len(view) - start >= room:
-            yield [*chunk, view[start : start + room]]
-            start, chunk, room = start + room, [], chunk_bytes
+        while len(view) - start >= left:
+            yield [*chunk, view[start : start + left]]
+            start, chunk, left = start + left, [], chunk_bytes
         if start < len(view):
             chunk.append(view[start:] if start else view)
-            room -= len(chunk[-1])
+            left -= len(chunk[-1])
     if chunk:
         yield chunk
 

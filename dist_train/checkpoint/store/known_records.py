@@ -1,4 +1,4 @@
-"""What the records of kept checkpoints say, parsed once: a save asks each of them again.
+"""What the records of kept checkpoints say, parsed once: every save asks each of them.
 
 The bytes are read each time and are the key (their hash), so that whatever another process has changed is
 parsed anew; only the parsing is saved, which for thousands of tensors takes longer than a save.
