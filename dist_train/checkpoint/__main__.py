@@ -16,7 +16,7 @@ from typing import Any
 
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.format.manifest import Manifest
-from dist_train.checkpoint.store.checkpoint_names import is_there, step_names
+from dist_train.checkpoint.store.checkpoint_names import is_there, read_manifest, step_names
 from dist_train.checkpoint.store.last_finite import read_non_finite
 from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -125,7 +125,7 @@ def _verified(storage: CheckpointStorage, name: str) -> dict[str, Any]:
 
 
 def _shown(storage: CheckpointStorage, name: str) -> dict[str, Any]:
-    manifest = read_committed(storage, name)
+    manifest = read_committed(storage, name, read_manifest)
     return {
         "path": storage.locate(name),
         "score": read_score(storage, name),

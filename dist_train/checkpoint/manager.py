@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
 from dist_train.checkpoint.long_work import on_rank_zero_for_long
@@ -223,8 +224,10 @@ class CheckpointManager:
             determinism=determinism_facts() if self._determinism is None else self._determinism,
             seed=run_seed(),
         )
-        snapshot = take_snapshot(step, collected, per_rank, context, position, score)
-        manifest = write_checkpoint(self.storage, snapshot, self._went_on_from)
+        data_bytes = sum(tensor.nbytes for tensor in collected.tensors.values())
+        with hash_threads(data_bytes) as threads:
+            snapshot = take_snapshot(step, collected, per_rank, context, position, score, threads)
+            manifest = write_checkpoint(self.storage, snapshot, threads, self._went_on_from)
         self._went_on_from = step
         apply_retention(self.storage, self.retention, step, attempt)
         warn_of_saved(self.storage, step, snapshot.non_finite)

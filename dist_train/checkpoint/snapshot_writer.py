@@ -9,15 +9,19 @@ from contextlib import suppress
 import torch
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
+from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
-from dist_train.checkpoint.format.manifest import FileEntry, Manifest, Shard, TensorEntry
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
+from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
 from dist_train.checkpoint.format.tensor_file import TensorFile
 from dist_train.checkpoint.state.snapshot import Snapshot
-from dist_train.checkpoint.store.checkpoint_names import committed_steps
+from dist_train.checkpoint.store.checkpoint_names import committed_steps, note_written
 from dist_train.checkpoint.store.commit import publish
 from dist_train.checkpoint.store.reader import PREFIX
 from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.checkpoint.store.verify import note_reserved
 from dist_train.errors import CheckpointWriteError
 
 # For the manifest's hashes, and blocks that are only partly filled.
@@ -25,28 +29,31 @@ SLACK_BYTES = 64 << 10
 _RANKS = "ranks"
 
 
-def write_checkpoint(storage: CheckpointStorage, snapshot: Snapshot, after: int | None = None) -> Manifest:
+def write_checkpoint(
+    storage: CheckpointStorage, snapshot: Snapshot, threads: HashThreads, after: int | None = None
+) -> Manifest:
     """Commit a snapshot; return the manifest that is there in the end (an equal one may have been there).
 
     Args:
         storage: where to.
         snapshot: what.
+        threads: hash what is written next.
         after: the step that the run went on from, as `publish` takes it.
 
     Raises:
         CheckpointWriteError: nothing was committed, nothing is left behind, older ones stay.
     """
-    files = _plan(snapshot.tensors)
+    files = _plan(snapshot)
     needed = sum(file.bytes for _prefix, file in files.values()) + len(snapshot.state_json) + SLACK_BYTES
     needed += needed // BLOCK_BYTES * 40
-    step = snapshot.manifest.step
-    staging = staging_name(step, snapshot.manifest.attempt)
+    step = snapshot.step
+    staging = staging_name(step, snapshot.attempt)
     try:
         storage.prepare()
         storage.remove(staging)
         _check_free_space(storage, step, needed)
         storage.create_staging(staging)
-        manifest = _stage(storage, staging, snapshot, files)
+        manifest = _stage(storage, staging, snapshot, files, threads)
         return publish(storage, staging, manifest, after)
     except BaseException as error:
         with suppress(OSError):
@@ -56,10 +63,11 @@ def write_checkpoint(storage: CheckpointStorage, snapshot: Snapshot, after: int 
         raise
 
 
-def _plan(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, TensorFile]]:
+@no_collection()
+def _plan(snapshot: Snapshot) -> dict[str, tuple[str, TensorFile]]:
     """Plan the files: name -> (the part of the manifest's keys that its own names leave out, its bytes)."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in snapshot.tensors.items():
         first = key.split("/", 1)[0]
         parts.setdefault(_RANKS if first.removeprefix("rank").isdigit() else first, {})[key] = tensor
     files = {}
@@ -67,7 +75,8 @@ def _plan(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, TensorFil
         # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
         prefix = "" if part == _RANKS else f"{part}/"
         named = {key[len(prefix) :]: tensor for key, tensor in inside.items()}
-        files[part + TENSOR_FILE] = (prefix, TensorFile(named, {"format": "pt", PREFIX: prefix}))
+        views = {key[len(prefix) :]: snapshot.views[key] for key in inside}
+        files[part + TENSOR_FILE] = (prefix, TensorFile(named, {"format": "pt", PREFIX: prefix}, views))
     return files
 
 
@@ -76,19 +85,23 @@ def _stage(
     staging: str,
     snapshot: Snapshot,
     files: Mapping[str, tuple[str, TensorFile]],
+    threads: HashThreads,
 ) -> Manifest:
     entries = []
     for name, (_prefix, file) in files.items():
         with storage.new_file(f"{staging}/{name}") as write:
-            entries.append(FileEntry(name=name, bytes=file.bytes, xxh3_128=file.write(write)))
+            entries.append(FileEntry(name=name, bytes=file.bytes, xxh3_128=file.write(write, threads)))
     digests = hash_bytes(snapshot.state_json)
     entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
     with storage.new_file(f"{staging}/{STATE_JSON}") as write:
         write(memoryview(snapshot.state_json))
-    placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
-    manifest = snapshot.manifest.model_copy(update={"tensors": placed, "files": entries}).sealed()
+    with no_collection():
+        placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
+        manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
     with storage.new_file(f"{staging}/{MANIFEST}") as write:
-        write(memoryview(manifest.to_bytes()))
+        write(memoryview(raw))
+    note_written(manifest, raw)
+    note_reserved(snapshot.state_json, snapshot.reserved)
     storage.seal(staging)
     return manifest
 

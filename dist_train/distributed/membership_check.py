@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
 import psutil
 import torch.distributed as torch_dist
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_KEY = "dist-train-hello/"
 _VERDICT = "dist-train-membership"
 _LOG_EVERY_S = 15.0
+# How often a rank that waits for rank 0 looks whether rank 0 is dead.
+_LOOK_EVERY_S = 0.2
 _MISSING_HINT = (
     "check that they were started, with the same world size and the same address; "
     "timeout_s of dt.init is how long ranks wait for each other"
@@ -132,9 +135,16 @@ class MembershipCheck:
         self.store.set(_VERDICT, json.dumps(verdict))
         return verdict
 
+    def _wait_for_verdict(self, seconds: float) -> None:
+        try:
+            # The store answers when the key is there: to ask again and again costs each rank up to a pause.
+            self.store.wait([_VERDICT], timedelta(seconds=seconds))
+        except RuntimeError:
+            return  # not yet; a store that is gone raises the same class, and the next call of it says so
+
     def _await_verdict(self) -> dict[str, str | int]:
         # Rank 0 has the same time-out and publishes first; the extra seconds let its verdict arrive.
-        limit, pause = self.deadline + 5.0, 0.005
+        limit = self.deadline + 5.0
         while not self.store.check([_VERDICT]):
             if self.taken and self._is_here(0) and self._handshake_of(0).is_dead():
                 raise self._refused(f"rank 0 was taken by {self._handshake_of(0)}")
@@ -142,8 +152,7 @@ class MembershipCheck:
                 missing = [rank for rank in range(self.world_size) if not self._is_here(rank)]
                 what = f"{name_ranks(missing or [0])} of {self.world_size} did not come in time"
                 return {"what": what, "hint": _MISSING_HINT, "world_size": self.world_size}
-            time.sleep(pause)
-            pause = min(0.2, pause * 1.5)
+            self._wait_for_verdict(_LOOK_EVERY_S)
         found: dict[str, str | int] = json.loads(self.store.get(_VERDICT))
         return found
 

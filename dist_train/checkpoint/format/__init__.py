@@ -4,11 +4,16 @@ layout              names of files, staging areas and leftovers
 byte_stream         how the format reads and writes bytes
 checkpoint_errors   errors of damaged, unsupported and differing checkpoints
 canonical_json      JSON with one form per value
-blocks              block hashes, and a reader that verifies them
+blocks              block hashes
+verified_reader     a reader that compares them
 manifest            manifest.json, version 1
+tensor_entries      the manifest's entries of tensors
 tensor_bytes        tensors as bytes
+byte_views          the bytes of many tensors at once
+hash_threads        hash in other threads what this one reads or writes
 tensor_memory       where the tensors of a file come to lie
 node_memory         tensors that all ranks of a node map
 tensor_file         safetensors files as streams
+no_collection       records of many tensors without a search for cycles
 hashing             weights_hash and state_hash
 """

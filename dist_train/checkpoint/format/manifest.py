@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Set
 from typing import Annotated, Any, Literal
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+)
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
 from dist_train.checkpoint.format.layout import MANIFEST
+from dist_train.checkpoint.format.no_collection import no_collection
+from dist_train.checkpoint.format.tensor_entries import (
+    PLAIN_NAME,
+    TensorEntry,
+    entries_as_records,
+    entries_from_records,
+)
 
 FORMAT: Literal["dist-train-checkpoint"] = "dist-train-checkpoint"
 VERSION = 1
 DATA_KEYS = ("n", "fingerprint", "seed", "dataset_id", "permutation_version", "batch_size")
 
+_SELF_HASH = "self_hash"
+_SELF_HASH_ENTRY = re.compile(rb',"self_hash":"([0-9a-f]{32})",')
+
 Count = Annotated[int, Field(ge=0)]
 Hash = Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]
-# One plain name: a manifest must not lead a reader out of its directory.
-FileName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*\z")]
+FileName = Annotated[str, Field(pattern=PLAIN_NAME)]
+# Many: pydantic would take most of the time of a save of small tensors for them.
+Tensors = Annotated[
+    dict[str, TensorEntry], PlainValidator(entries_from_records), PlainSerializer(entries_as_records)
+]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Shard(_Record):
-    """A box of a tensor: which file holds it, where it begins in the tensor, its shape."""
-
-    file: FileName
-    offset: list[Count]
-    shape: list[Count]
-
-
-class TensorEntry(_Record):
-    """One tensor; a replicated one has one shard."""
-
-    dtype: str
-    shape: list[Count]
-    shards: list[Shard]
 
 
 class FileEntry(_Record):
@@ -66,7 +73,7 @@ class Manifest(_Record):
     world_size: Annotated[int, Field(ge=1)]
     strategy: str
     created_at: str
-    tensors: dict[str, TensorEntry]
+    tensors: Tensors
     aliases: dict[str, str]
     files: list[FileEntry]
     data: dict[str, JsonValue]
@@ -78,13 +85,24 @@ class Manifest(_Record):
 
     def sealed(self) -> Manifest:
         """Return the same manifest with its self_hash."""
-        return self.model_copy(update={"self_hash": _self_hash(self.model_dump())})
+        return self.sealed_bytes()[0]
+
+    def sealed_bytes(self) -> tuple[Manifest, bytes]:
+        """Return the same manifest with its self_hash, and its canonical JSON, written once for both."""
+        record = self.model_dump(exclude={_SELF_HASH})
+        # The keys are sorted, so the hash has its place between these two parts.
+        before = dump_canonical({key: value for key, value in record.items() if key < _SELF_HASH})[:-1]
+        after = dump_canonical({key: value for key, value in record.items() if key > _SELF_HASH})[1:]
+        digest = xxhash.xxh3_128_hexdigest(before + b"," + after)
+        entry = f',"{_SELF_HASH}":"{digest}",'.encode()
+        return self.model_copy(update={_SELF_HASH: digest}), before + entry + after
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON, as it is stored."""
         return dump_canonical(self.model_dump())
 
 
+@no_collection()
 def parse_manifest(raw: bytes) -> Manifest:
     """Parse a manifest and check that every byte of it is as it was written.
 
@@ -92,12 +110,7 @@ def parse_manifest(raw: bytes) -> Manifest:
         DamagedCheckpoint: not canonical, or the hash over everything but self_hash differs.
         UnsupportedCheckpoint: whole, but of another format or a later version.
     """
-    try:
-        record = load_canonical(raw)
-    except (ValueError, RecursionError) as error:
-        raise DamagedCheckpoint(f"{MANIFEST} is not canonical JSON: {error}", file=MANIFEST) from error
-    if not isinstance(record, dict) or record.get("self_hash") != _self_hash(record):
-        raise DamagedCheckpoint(f"{MANIFEST} does not match its own hash", file=MANIFEST)
+    record = _whole_record(raw)
     if (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise UnsupportedCheckpoint(
             f"format {record.get('format')!r} version {record.get('version')!r}; "
@@ -105,9 +118,40 @@ def parse_manifest(raw: bytes) -> Manifest:
             hint="read it with the dist-train version that wrote it, or a later one",
         )
     try:
-        return Manifest.model_validate_json(raw)
+        return Manifest.model_validate(record)
     except ValidationError as error:
         raise DamagedCheckpoint(f"{MANIFEST} is not a version-1 manifest: {error}", file=MANIFEST) from error
+
+
+def _whole_record(raw: bytes) -> dict[str, Any]:
+    digest = _held_hash(raw)
+    try:
+        record = load_canonical(raw) if digest is None else json.loads(raw.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(f"{MANIFEST} is not canonical JSON: {error}", file=MANIFEST) from error
+    if not isinstance(record, dict) or not (
+        (digest and record.get(_SELF_HASH) == digest) or _is_own_hash(record)
+    ):
+        raise DamagedCheckpoint(f"{MANIFEST} does not match its own hash", file=MANIFEST)
+    return record
+
+
+def _held_hash(raw: bytes) -> str | None:
+    """The hash that stands in these bytes, if the rest has it: then they are the bytes that were hashed.
+
+    Also None where it is not found so: a name that a user chose may look like the entry.
+    """
+    found = _SELF_HASH_ENTRY.findall(raw)
+    if len(found) != 1:
+        return None
+    before, _, after = raw.partition(b',"self_hash":"' + found[0] + b'",')
+    digest = xxhash.xxh3_128_hexdigest(before + b"," + after)
+    return digest if digest.encode() == found[0] else None
+
+
+def _is_own_hash(record: dict[str, Any]) -> bool:
+    rest = {key: value for key, value in record.items() if key != _SELF_HASH}
+    return bool(record.get(_SELF_HASH) == xxhash.xxh3_128_hexdigest(dump_canonical(rest)))
 
 
 def check_listing(manifest: Manifest, files: Set[str]) -> None:
@@ -122,8 +166,3 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
         raise DamagedCheckpoint(f"{name} is missing", file=name)
     for name in sorted(there - listed):
         raise DamagedCheckpoint(f"{name} is not listed in {MANIFEST}", file=name)
-
-
-def _self_hash(record: dict[str, Any]) -> str:
-    rest = {key: value for key, value in record.items() if key != "self_hash"}
-    return xxhash.xxh3_128_hexdigest(dump_canonical(rest))

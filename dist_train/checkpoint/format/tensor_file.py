@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from dist_train.checkpoint.format.blocks import BLOCK_BYTES, BlockHasher, VerifiedReader
+from dist_train.checkpoint.format.blocks import BLOCK_BYTES, chunks_of, hash_views
 from dist_train.checkpoint.format.byte_stream import ByteStream, Write
+from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
-from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, view_bytes
+from dist_train.checkpoint.format.hash_threads import HashThreads
+from dist_train.checkpoint.format.no_collection import no_collection
+from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
+from dist_train.checkpoint.format.verified_reader import VerifiedReader
 
 ALIGN = 8
 # In the header's metadata: which tensors of pairs are complex numbers.
 COMPLEX128 = "__complex128__"
 # safetensors itself refuses longer headers.
 MAX_HEADER = 100_000_000
-# Hash a piece, then write it while it is still in the processor's cache.
-PIECE_BYTES = 4 * BLOCK_BYTES
+# Hashed in one thread and written in one call, while it is still in the processor's cache.
+CHUNK_BYTES = 4 * BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -38,20 +44,27 @@ class TensorFile:
     Args:
         tensors: name -> `host` tensor.
         metadata: text pairs for the header.
+        views: the bytes of the tensors, where the caller has them already.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        metadata: Mapping[str, str],
+        views: Mapping[str, memoryview] | None = None,
+    ) -> None:
         # Wide elements first, as safetensors does, so that every tensor stays aligned.
-        order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-        self._tensors = [tensors[name] for name in order]
+        known = byte_views(tensors) if views is None else views
+        order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+        self._views = [known[name] for name in order]
         # safetensors has no complex128: its numbers are stored as pairs, and the header says whose.
         pairs = sorted(name for name in tensors if tensors[name].dtype == torch.complex128)
         metadata = {**metadata, **({COMPLEX128: json.dumps(pairs)} if pairs else {})}
         head: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
         end = 0
-        for name in order:
+        for name, view in zip(order, self._views, strict=True):
             tensor = tensors[name]
-            start, end = end, end + tensor.nbytes
+            start, end = end, end + len(view)
             as_pairs = tensor.dtype == torch.complex128
             entry = {
                 "dtype": code_of(torch.float64 if as_pairs else tensor.dtype),
@@ -64,20 +77,31 @@ class TensorFile:
         self._head = len(text).to_bytes(8, "little") + text
         self.bytes = len(self._head) + end
 
-    def write(self, write: Write) -> list[str]:
-        """Pass all bytes to `write`, in order; return the block hashes, taken before each write."""
-        hasher = BlockHasher()
-        for piece in self._pieces():
-            hasher.update(piece)
-            write(piece)
-        return hasher.finish()
+    def write(self, write: Write, threads: HashThreads | None = None) -> list[str]:
+        """Pass all bytes to `write`, in order; return the block hashes, taken before each write.
 
-    def _pieces(self) -> Iterator[memoryview]:
-        yield memoryview(self._head)
-        for tensor in self._tensors:
-            view = view_bytes(host(tensor))
-            for start in range(0, len(view), PIECE_BYTES):
-                yield view[start : start + PIECE_BYTES]
+        Args:
+            write: called in this thread only.
+            threads: hash what comes next meanwhile.
+        """
+        others = threads or HashThreads()
+        digests: list[str] = []
+        begun: deque[tuple[list[memoryview], Callable[[], list[str]]]] = deque()
+        for chunk in chunks_of([memoryview(self._head), *self._views], CHUNK_BYTES):
+            begun.append((chunk, others.start(partial(hash_views, chunk))))
+            if len(begun) > 2 * others.count:
+                _write_hashed(write, digests, *begun.popleft())
+        while begun:
+            _write_hashed(write, digests, *begun.popleft())
+        return digests
+
+
+def _write_hashed(
+    write: Write, digests: list[str], chunk: list[memoryview], wait: Callable[[], list[str]]
+) -> None:
+    digests += wait()
+    # Small tensors in one write.
+    write(chunk[0] if len(chunk) == 1 else memoryview(b"".join(chunk)))
 
 
 def read_tensors(
@@ -109,6 +133,7 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
     return header, _fill(header, read_into, OwnMemory())
 
 
+@no_collection()
 def _fill(
     header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
 ) -> dict[str, torch.Tensor]:
@@ -136,6 +161,7 @@ def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) 
     return header
 
 
+@no_collection()
 def _parse_header(text: bytes) -> tuple[Header, int]:
     head = json.loads(text.decode())
     metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import check_storable, host
 from dist_train.checkpoint.state.encoding import encode
 from dist_train.checkpoint.state.module_state import module_state, parameter_names
@@ -59,6 +60,7 @@ class CollectedState:
         return {key: tensor for part in self.owned.values() for key, tensor in part.items()}
 
 
+@no_collection()
 def contiguous_on_host(collected: CollectedState) -> CollectedState:
     """The same with every tensor of host memory contiguous: rank 0 compares, hashes and writes one copy.
 
@@ -119,6 +121,7 @@ def buffer_name(key: str, name: str) -> str:
     return name if key == MAIN else f"{prefix_of(key)}/{name}"
 
 
+@no_collection()
 def collect(state: Mapping[str, Any]) -> CollectedState:
     """Read the whole mapping; tensors are views of live memory.
 

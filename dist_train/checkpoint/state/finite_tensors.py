@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from dist_train.checkpoint.format.byte_views import all_finite, small_groups
 from dist_train.checkpoint.state.collect import CollectedState
 
 _NAMED = 8
@@ -21,16 +22,40 @@ def not_finite(collected: CollectedState, tensors: Mapping[str, torch.Tensor]) -
         tensors: manifest key -> tensor in host memory.
     """
     found: list[str] = []
+    names = [
+        name
+        for key, owned in collected.owned.items()
+        if _kind(collected, key) in ("module", "optimizer")
+        for name in owned
+        if name in tensors
+    ]
+    finite = _finite_at_once({name: tensors[name] for name in names})
     for key, owned in collected.owned.items():
-        entry = collected.entries[key]
-        kind = entry.get("kind") if isinstance(entry, dict) else None
+        kind = _kind(collected, key)
         for name in owned if kind in ("module", "optimizer") else ():
+            if name in finite:
+                continue
             is_parameter = kind == "module" and name not in collected.buffers
             if name in tensors and not _is_finite(tensors[name], is_parameter):
                 found.append(name)
                 if len(found) == _NAMED:
                     return tuple(found)
     return tuple(found)
+
+
+def _kind(collected: CollectedState, key: str) -> object:
+    entry = collected.entries[key]
+    return entry.get("kind") if isinstance(entry, dict) else None
+
+
+def _finite_at_once(tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """The names of the small tensors that one sum over all of a dtype shows to be finite."""
+    return {
+        name
+        for names, members in small_groups(tensors)
+        if not members[0].is_floating_point() or all_finite(members)
+        for name in names
+    }
 
 
 def _is_finite(tensor: torch.Tensor, infinities_count: bool) -> bool:

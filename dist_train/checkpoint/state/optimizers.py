@@ -105,6 +105,8 @@ def load_optimizer(
     names: Names,
     stored: Mapping[str, torch.Tensor],
     to_keep: Mapping[str, torch.Tensor],
+    *,
+    keeps_stored: bool = False,
 ) -> None:
     """Load what `fit_optimizer` has accepted; works on an optimizer that has made no step yet.
 
@@ -114,6 +116,8 @@ def load_optimizer(
         names: id(parameter) -> its name.
         stored: the checkpoint's tensors.
         to_keep: the same, for what the optimizer keeps as it is.
+        keeps_stored: whether the optimizer may keep the tensors of `stored` themselves: each has memory of
+            its own, and nobody else uses it.
     """
     order = group_names(optimizer, names, "optimizer")
     index = {name: number for number, name in enumerate(name for group in order for name in group)}
@@ -125,7 +129,7 @@ def load_optimizer(
     optimizer.load_state_dict({**decode(entry["rest"], to_keep), "state": packed, "param_groups": groups})
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            _undo_casts(optimizer, parameter, state.get(names[id(parameter)]))
+            _undo_casts(optimizer, parameter, state.get(names[id(parameter)]), keeps_stored)
 
 
 def _decode_state(
@@ -141,7 +145,7 @@ def _decode_state(
 
 
 @torch.no_grad()
-def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object) -> None:
+def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object, keeps_saved: bool) -> None:
     # torch casts state to the parameter's dtype on loading (float32 moments of a bfloat16 parameter would
     # lose bits), and keeps the tensors that it is given: here each gets its own dtype and memory back.
     loaded = optimizer.state.get(parameter)
@@ -149,6 +153,9 @@ def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object) ->
         return
     for key, value in saved.items():
         if not isinstance(value, torch.Tensor) or not isinstance(loaded.get(key), torch.Tensor):
+            continue
+        if keeps_saved and parameter.is_contiguous() and value.device == loaded[key].device:
+            loaded[key] = value
             continue
         layout = parameter if value.shape == parameter.shape else value
         fresh = torch.empty_like(layout, dtype=value.dtype, device=loaded[key].device)

@@ -86,7 +86,8 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
             complete = fit_module(value, module_tensors(key, loaded), key)
             load_module(value, complete, decode(content["extra"], own))
         elif kind == "optimizer":
-            load_optimizer(value, content, names_for(value, state), loaded.tensors, own)
+            names, own_memory = names_for(value, state), not loaded.is_shared
+            load_optimizer(value, content, names, loaded.tensors, own, keeps_stored=own_memory)
             if loaded.manifest.step > 0:
                 _let_schedules_step_first()
         elif kind == "tensor":

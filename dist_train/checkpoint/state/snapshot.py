@@ -1,17 +1,21 @@
-"""Copy the collected state to host memory once, and take all its hashes."""
+"""Copy the collected state to host memory once, and begin to take its hashes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
-from dist_train.checkpoint.format.hashing import state_hash, weights_hash
-from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.format.hash_threads import HashThreads
+from dist_train.checkpoint.format.hashing import tensors_stream, weights_hash, with_state_json
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import host
+from dist_train.checkpoint.format.tensor_entries import TensorEntry
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.data_position import DataPosition
 from dist_train.checkpoint.state.finite_tensors import not_finite
@@ -39,18 +43,28 @@ class Snapshot:
     """Everything that will be written, in memory.
 
     Args:
-        manifest: complete but for tensors and files, and not sealed.
+        step: optimizer steps done.
+        attempt: that writes it.
         tensors: manifest key -> tensor in host memory.
+        views: manifest key -> the bytes of this tensor.
         state_json: the bytes of state.json.
+        reserved: the part of it that save() stores for its own use.
+        manifest: gives the manifest, not sealed, for the entries of the tensors and of the files; waits for
+            the hashes of the state.
         non_finite: manifest keys of weights that are not finite.
     """
 
-    manifest: Manifest
+    step: int
+    attempt: int
     tensors: Mapping[str, torch.Tensor]
+    views: Mapping[str, memoryview]
     state_json: bytes
+    reserved: dict[str, JsonValue]
+    manifest: Callable[[dict[str, TensorEntry], list[FileEntry]], Manifest]
     non_finite: tuple[str, ...] = ()
 
 
+@no_collection()
 def take_snapshot(
     step: int,
     collected: CollectedState,
@@ -58,39 +72,47 @@ def take_snapshot(
     context: SaveContext,
     position: DataPosition,
     score: float | None,
+    threads: HashThreads,
 ) -> Snapshot:
-    """Copy everything to host memory once (CPU tensors are not copied again) and hash it."""
+    """Copy everything to host memory once (CPU tensors are not copied again) and begin to hash it."""
     # state.json must be equal for equal states: it holds no time, attempt or host.
     reserved: dict[str, JsonValue] = {
         "score": _finite(score),
         "seed": position.data.get("seed", context.seed),
     }
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
+    views = byte_views(tensors)
+    weights = {name: tensors[key] for name, key in collected.weights.items()}
+    weights_views = {name: views[key] for name, key in collected.weights.items()}
+    stream = threads.start(lambda: tensors_stream(tensors, views))
+    of_weights = threads.start(lambda: weights_hash(weights, weights_views))
     non_finite = not_finite(collected, tensors)
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
     state_json = dump_canonical({"entries": collected.entries, "reserved": reserved})
-    weights = {name: tensors[key] for name, key in collected.weights.items()}
-    manifest = Manifest(
-        run_id=context.run_id,
-        attempt=context.attempt,
-        step=step,
-        epoch=position.epoch,
-        samples_in_epoch=position.samples_in_epoch,
-        samples_total=position.samples_total,
-        world_size=context.world_size,
-        strategy=context.strategy,
-        created_at=now_rfc3339(),
-        tensors={},
-        aliases=collected.aliases,
-        files=[],
-        data=position.data,
-        config_xxh3=context.config_xxh3,
-        determinism=dict(context.determinism),
-        weights_hash=weights_hash(weights),
-        state_hash=state_hash(tensors, state_json),
-    )
-    return Snapshot(manifest, tensors, state_json, non_finite)
+
+    def manifest(placed: dict[str, TensorEntry], files: list[FileEntry]) -> Manifest:
+        return Manifest(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            step=step,
+            epoch=position.epoch,
+            samples_in_epoch=position.samples_in_epoch,
+            samples_total=position.samples_total,
+            world_size=context.world_size,
+            strategy=context.strategy,
+            created_at=now_rfc3339(),
+            tensors=placed,
+            aliases=collected.aliases,
+            files=files,
+            data=position.data,
+            config_xxh3=context.config_xxh3,
+            determinism=dict(context.determinism),
+            weights_hash=of_weights(),
+            state_hash=with_state_json(stream(), state_json),
+        )
+
+    return Snapshot(step, context.attempt, tensors, views, state_json, reserved, manifest, non_finite)
 
 
 def _finite(score: float | None) -> float | None:

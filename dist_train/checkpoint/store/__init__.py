@@ -4,6 +4,7 @@ storage             CheckpointStorage: what a place must offer
 file                the storage of directories
 open_storage        a path or URL -> its storage
 checkpoint_names    which checkpoints a storage holds; their manifests
+known_records       records of kept checkpoints, parsed once
 fence               fence.json: which attempt owns a location
 run_identity        whose checkpoints these are: one run's, one live writer's
 writer_lock         one live writer per directory

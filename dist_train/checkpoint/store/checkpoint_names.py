@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dist_train.checkpoint.format.layout import MANIFEST, parse_leftover
 from dist_train.checkpoint.format.manifest import Manifest, parse_manifest
+from dist_train.checkpoint.store.known_records import KnownRecords
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.rundir.step_names import parse_step
+
+_known: KnownRecords[Manifest] = KnownRecords()
 
 
 def step_names(storage: CheckpointStorage) -> dict[int, str]:
@@ -43,7 +46,25 @@ def read_manifest(storage: CheckpointStorage, name: str) -> Manifest:
         FileNotFoundError: there is none.
         DamagedCheckpoint, UnsupportedCheckpoint: as parse_manifest.
     """
+    return parse_manifest(_manifest_bytes(storage, name))
+
+
+def read_manifest_head(storage: CheckpointStorage, name: str) -> Manifest:
+    """`read_manifest` without the entries of the tensors; the same bytes are parsed once per process."""
+    return _known.get(_manifest_bytes(storage, name), lambda raw: _head(parse_manifest(raw)))
+
+
+def note_written(manifest: Manifest, raw: bytes) -> None:
+    """Remember what `read_manifest_head` will return for a manifest that this process has written."""
+    _known.put(raw, _head(manifest))
+
+
+def _head(manifest: Manifest) -> Manifest:
+    return manifest.model_copy(update={"tensors": {}, "aliases": {}})
+
+
+def _manifest_bytes(storage: CheckpointStorage, name: str) -> bytes:
     try:
-        return parse_manifest(storage.read(f"{name}/{MANIFEST}"))
+        return storage.read(f"{name}/{MANIFEST}")
     except NotADirectoryError as error:  # a file that is called as a checkpoint
         raise FileNotFoundError(*error.args) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from dist_train.checkpoint.format.manifest import Manifest
-from dist_train.checkpoint.store.checkpoint_names import read_manifest
+from dist_train.checkpoint.store.checkpoint_names import read_manifest, read_manifest_head
 from dist_train.checkpoint.store.fence import read_fence, written_too_late
 from dist_train.checkpoint.store.quarantine import quarantine
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -109,6 +109,6 @@ def _why_not_the_same(storage: CheckpointStorage, name: str, ours: Manifest) -> 
 
 def _is_ours(storage: CheckpointStorage, name: str, manifest: Manifest) -> bool:
     try:
-        return read_manifest(storage, name).self_hash == manifest.self_hash
+        return read_manifest_head(storage, name).self_hash == manifest.self_hash
     except (CheckpointError, OSError):
         return False

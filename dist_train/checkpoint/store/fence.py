@@ -16,7 +16,7 @@ from dist_train.checkpoint.format.canonical_json import dump_canonical, load_can
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
 from dist_train.checkpoint.format.layout import FENCE, temporary_record
 from dist_train.checkpoint.format.manifest import Manifest
-from dist_train.checkpoint.store.checkpoint_names import leftovers, read_manifest, step_names
+from dist_train.checkpoint.store.checkpoint_names import leftovers, read_manifest_head, step_names
 from dist_train.checkpoint.store.quarantine import quarantine
 from dist_train.checkpoint.store.run_identity import claim_location
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -130,7 +130,7 @@ def _readable(storage: CheckpointStorage) -> dict[str, Manifest]:
     found = {}
     for name in step_names(storage).values():
         try:
-            found[name] = read_manifest(storage, name)
+            found[name] = read_manifest_head(storage, name)
         except (DamagedCheckpoint, UnsupportedCheckpoint, FileNotFoundError) as error:
             # load_latest will name it; it must not keep a new attempt from beginning. Any other OSError may
             # pass: a fence without a whole checkpoint would send that one to quarantine.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.manifest import Manifest
-from dist_train.checkpoint.store.checkpoint_names import read_manifest, step_names
+from dist_train.checkpoint.store.checkpoint_names import read_manifest, read_manifest_head, step_names
 from dist_train.checkpoint.store.fence import Fence, read_fence, written_too_late
 from dist_train.checkpoint.store.quarantine import quarantine
 from dist_train.checkpoint.store.reader import LoadedCheckpoint, MemoryFor, own_memory, read_checkpoint
@@ -86,7 +86,7 @@ def load_newest(
 def _not_admitted(storage: CheckpointStorage, name: str, fence: Fence | None) -> str | None:
     """Say why the fence does not admit a checkpoint; None if it does, or if its manifest is damaged."""
     try:
-        manifest = read_manifest(storage, name)
+        manifest = read_manifest_head(storage, name)
     except (DamagedCheckpoint, FileNotFoundError):
         return None  # read_checkpoint gives the reason
     return written_too_late(manifest) if fence is not None and not fence.admits(manifest) else None

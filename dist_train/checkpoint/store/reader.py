@@ -11,12 +11,15 @@ import torch
 
 from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
+from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_file import read_tensors
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
+from dist_train.checkpoint.store.checkpoint_names import read_manifest
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
 
@@ -71,7 +74,7 @@ def read_checkpoint(
         DamagedCheckpoint: naming the file and block.
         UnsupportedCheckpoint: a later version wrote it.
     """
-    manifest = read_committed(storage, name)
+    manifest = read_committed(storage, name, read_manifest)
     memory = memory_for(manifest)
     tensors: dict[str, torch.Tensor] = {}
     state: Any = None
@@ -107,7 +110,12 @@ def _read_tensor_file(
     storage: CheckpointStorage, name: str, entry: FileEntry, manifest: Manifest, memory: TensorMemory
 ) -> dict[str, torch.Tensor]:
     try:
-        with open_verified(storage, name, entry) as reader:
+        # What shared memory fills is overwritten by the next bytes.
+        own = isinstance(memory, OwnMemory)
+        with (
+            hash_threads(entry.bytes if own else 0) as threads,
+            open_verified(storage, name, entry, threads) as reader,
+        ):
             header, tensors = read_tensors(reader, memory)
     except DamagedCheckpoint as error:
         if error.block is None:
@@ -129,6 +137,7 @@ def _read_tensor_file(
     return found
 
 
+@no_collection()
 def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> object:
     raw = bytearray(entry.bytes)
     with open_verified(storage, name, entry) as reader:

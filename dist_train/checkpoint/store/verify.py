@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dist_train.checkpoint.format.blocks import VerifiedReader
 from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing
-from dist_train.checkpoint.store.checkpoint_names import is_there, read_manifest, step_names
+from dist_train.checkpoint.format.verified_reader import VerifiedReader
+from dist_train.checkpoint.store.checkpoint_names import (
+    is_there,
+    read_manifest,
+    read_manifest_head,
+    step_names,
+)
 from dist_train.checkpoint.store.fence import Fence, read_fence
+from dist_train.checkpoint.store.known_records import KnownRecords
 from dist_train.checkpoint.store.open_storage import Location, open_checkpoint, open_storage
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.errors import CheckpointError, NotFoundError
 from dist_train.rundir.step_names import parse_step
+
+_known_reserved: KnownRecords[dict[str, Any]] = KnownRecords()
 
 
 @dataclass(frozen=True)
@@ -58,14 +68,23 @@ class ListedCheckpoint:
     location: str = ""
 
 
-def read_committed(storage: CheckpointStorage, name: str) -> Manifest:
+def read_committed(
+    storage: CheckpointStorage,
+    name: str,
+    read: Callable[[CheckpointStorage, str], Manifest] = read_manifest_head,
+) -> Manifest:
     """Read a checkpoint's manifest and compare its list of files with those that are there.
+
+    Args:
+        storage: where it is.
+        name: its name.
+        read: `read_manifest` where the entries of the tensors are wanted, too.
 
     Raises:
         DamagedCheckpoint: no manifest, a damaged one, a missing or an unlisted file.
     """
     try:
-        manifest = read_manifest(storage, name)
+        manifest = read(storage, name)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"there is no {MANIFEST}", file=MANIFEST) from error
     if parse_step(name) not in (None, manifest.step):
@@ -74,10 +93,19 @@ def read_committed(storage: CheckpointStorage, name: str) -> Manifest:
     return manifest
 
 
-def open_verified(storage: CheckpointStorage, name: str, entry: FileEntry) -> VerifiedReader:
-    """Open a file of a checkpoint; its bytes are compared with the manifest's hashes as they are read."""
+def open_verified(
+    storage: CheckpointStorage, name: str, entry: FileEntry, threads: HashThreads | None = None
+) -> VerifiedReader:
+    """Open a file of a checkpoint; its bytes are compared with the manifest's hashes as they are read.
+
+    Args:
+        storage: where it is.
+        name: the checkpoint.
+        entry: the file.
+        threads: as for `VerifiedReader`.
+    """
     stream = storage.open(f"{name}/{entry.name}")
-    return VerifiedReader(stream, entry.name, entry.bytes, entry.xxh3_128, entry.block_bytes)
+    return VerifiedReader(stream, entry.name, entry.bytes, entry.xxh3_128, entry.block_bytes, threads)
 
 
 def check_file(storage: CheckpointStorage, name: str, entry: FileEntry) -> None:
@@ -86,7 +114,7 @@ def check_file(storage: CheckpointStorage, name: str, entry: FileEntry) -> None:
     Raises:
         DamagedCheckpoint: naming the file and the first bad block.
     """
-    with open_verified(storage, name, entry) as reader:
+    with hash_threads(entry.bytes) as threads, open_verified(storage, name, entry, threads) as reader:
         reader.finish()
 
 
@@ -151,7 +179,7 @@ def list_checkpoints(directory: Location) -> list[ListedCheckpoint]:
 def _listed(storage: CheckpointStorage, fence: Fence | None, step: int, name: str) -> ListedCheckpoint:
     manifest, problem, score = None, None, None
     try:
-        manifest = read_committed(storage, name)
+        manifest = read_committed(storage, name, read_manifest)
         if fence is not None and not fence.admits(manifest):
             problem = f"written by attempt {manifest.attempt}, which had been given up"
         score = read_score(storage, name)
@@ -169,8 +197,17 @@ def read_score(storage: CheckpointStorage, name: str) -> float | None:
 def read_reserved(storage: CheckpointStorage, name: str) -> dict[str, Any]:
     """Read what save() stores for its own use (score, seed, non_finite) from state.json; empty without it."""
     try:
-        state = load_canonical(storage.read(f"{name}/{STATE_JSON}"))
+        return _known_reserved.get(storage.read(f"{name}/{STATE_JSON}"), _parse_reserved)
     except (OSError, ValueError):
         return {}
+
+
+def note_reserved(state_json: bytes, reserved: dict[str, Any]) -> None:
+    """Remember what `read_reserved` will return for a state.json that this process has written."""
+    _known_reserved.put(state_json, reserved)
+
+
+def _parse_reserved(raw: bytes) -> dict[str, Any]:
+    state = load_canonical(raw)
     reserved = state.get("reserved") if isinstance(state, dict) else None
     return reserved if isinstance(reserved, dict) else {}

@@ -177,7 +177,7 @@ def test_without_an_agent_only_saving_takes_a_directory_over(place: Place) -> No
 
 def test_beginning_an_attempt_reads_no_data(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     saved_run(place.location, 3)
-    monkeypatch.setattr("dist_train.checkpoint.format.blocks.VerifiedReader.__init__", None)
+    monkeypatch.setattr("dist_train.checkpoint.format.verified_reader.VerifiedReader.__init__", None)
     manager(place.location, attempt=1).begin_attempt()
     assert len(place.fence().accepts) == 3
 

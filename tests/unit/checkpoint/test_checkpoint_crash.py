@@ -58,7 +58,8 @@ def changes(before, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]
 def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, power: bool, part: int) -> None:
     count, third = changes
     hashes = {**before[1], 3: third}
-    assert count > 40
+    # Small tensors are written together: few writes, each of them torn once.
+    assert count > 30
     seen = set()
     for at in range(1 + part, count + 1, 4):
         directory = tmp_path / f"{at}"

@@ -13,7 +13,8 @@ import pytest
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.canonical_json import dump_canonical
-from dist_train.checkpoint.format.manifest import FileEntry, Manifest, Shard, TensorEntry
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
 from dist_train.config import dump_config, load_config
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"

@@ -1,0 +1,42 @@
+"""What the records of kept checkpoints say, parsed once: every save asks each of them.
+
+The bytes are read each time and are the key (their hash), so that whatever another process has changed is
+parsed anew; only the parsing is saved, which for thousands of tensors takes longer than a save.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import xxhash
+
+T = TypeVar("T")
+
+# More checkpoints than anyone keeps; what is remembered of each is small.
+KNOWN = 64
+
+
+class KnownRecords(Generic[T]):
+    """Values of records by the hash of their bytes, those that were asked for last."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[bytes, T] = OrderedDict()
+
+    def get(self, raw: bytes, parse: Callable[[bytes], T]) -> T:
+        """Return what `parse` gives for these bytes; its errors are raised, and not remembered."""
+        key = xxhash.xxh3_128_digest(raw)
+        if key not in self._values:
+            self._remember(key, parse(raw))
+        self._values.move_to_end(key)
+        return self._values[key]
+
+    def put(self, raw: bytes, value: T) -> None:
+        """Remember the value of bytes that this process has made itself."""
+        self._remember(xxhash.xxh3_128_digest(raw), value)
+
+    def _remember(self, key: bytes, value: T) -> None:
+        self._values[key] = value
+        while len(self._values) > KNOWN:
+            self._values.popitem(last=False)
