@@ -9,18 +9,23 @@ KUBECONFIG names that cluster while the test runs.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from warm_commands.warm_containers import fork_agent
 
 from cluster.harness.clients import Clients
 from cluster.harness.runs import SLOW, TWO_BY_ONE, Hashes, local
 from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.nodes import sandbox
 from cluster.nodes.network import BINARIES
 from dist_train.testing.plugin import require
+
+sandbox.fork_container = functools.partial(fork_agent, sandbox.PROGRAM)
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from conftest import lend, require_binaries
 from slurm_cluster import BINARIES, SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
+from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
-from dist_train.testing import launch_cli
 
 # Its handler takes longer than the agent waits for a script to read the stop flag.
 PLAIN = """
@@ -197,7 +197,7 @@ def test_a_cancelled_job_saves_and_stays_ended(slurm: SlurmCluster, tmp_path: Pa
     with following(tmp_path, "cancelled", *TWO_BY_ONE, *SLOWLY, SLOW, "trainer.steps=100000") as command:
         found = SlurmRun(slurm, RunDir(tmp_path / "runs" / "cancelled"))
         found.wait_for_step(10)
-        said = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
+        said = cluster_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
         assert said.code == 0, said
         assert command.wait(timeout=30) == 77, (tmp_path / "out.txt").read_text()
     killed = submit(slurm, tmp_path, "killed", *TWO_BY_ONE, *SLOWLY, SLOW, "trainer.steps=100000")
@@ -208,7 +208,7 @@ def test_a_cancelled_job_saves_and_stays_ended(slurm: SlurmCluster, tmp_path: Pa
         saved = newest_step(run.run)
         assert saved is not None
         assert run.job["Restarts"] == "0"
-        assert launch_cli(["status", run.run.path.name, "--exit-code"], cwd=tmp_path).code == 77
+        assert cluster_cli(["status", run.run.path.name, "--exit-code"], cwd=tmp_path).code == 77
     killed.wait_for(lambda: bool(killed.events("preempted")), "scancel's TERM is a notice to save")
 
 
@@ -229,7 +229,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     assert "not requeued; go on with: dist-train resume" in said
     assert once.job["ExitCode"] == "75:0"
     first = once.job_id
-    resumed = launch_cli(["resume", "once"], cwd=tmp_path, timeout_s=90)
+    resumed = cluster_cli(["resume", "once"], cwd=tmp_path, timeout_s=90)
     assert resumed.code == 0, resumed
     assert once.job_id > first
     assert once.hashes == undisturbed_pair

@@ -1,0 +1,64 @@
+"""Start an agent's container of the emulated Kubernetes as a fork of a process that has imported torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from warm_commands.command_server import AGENT, THREADS
+from warm_commands.forked_command import (
+    RANKS,
+    CommandServer,
+    ForkedCommand,
+    command_server,
+    same_early_variables,
+)
+from warm_commands.warm_launch import COLD
+
+from dist_train.agent.warm_parent.early_variables import early_variables
+
+_MODULES = (
+    *RANKS,
+    "dist_train.agent.main",
+    "dist_train.resilience.session",
+    "dist_train.trainer.run_training",
+)
+
+
+def fork_agent(
+    program: Path, namespaces: int, spec: Mapping[str, Any], file: Path, out: int, report: int
+) -> ForkedCommand | None:
+    """Start a container; None where only a new interpreter can be what the spec says.
+
+    Args:
+        program: container_init.py.
+        namespaces: pid of a process in the pod's.
+        file: where the spec is.
+        out: descriptor of its output.
+        report: descriptor for container_init.py's report.
+    """
+    if os.environ.get(COLD) == "1" or not _is_agent(spec):
+        return None
+    server = _server(spec["env"])
+    if not same_early_variables(spec["env"], server.environ):
+        return None
+    request = {"program": str(program), "namespaces": namespaces, "container": str(file)}
+    return server.fork(request, out, out, report)
+
+
+def _server(environ: Mapping[str, str]) -> CommandServer:
+    # With a home, the interpreter asks for no user's entry: the pods have names of their own.
+    own = {"PATH": os.environ["PATH"], "HOME": "/tmp", "OMP_NUM_THREADS": THREADS, **early_variables(environ)}
+    return command_server(_MODULES, own)
+
+
+def _is_agent(spec: Mapping[str, Any]) -> bool:
+    argv: Sequence[str] = spec["argv"]
+    threads = argv[argv.index("--threads-per-rank") + 1] if "--threads-per-rank" in argv else ""
+    python = shutil.which(argv[0], path=spec["env"]["PATH"])
+    # As root an exec would change the capabilities.
+    return list(argv[1:4]) == AGENT and threads == THREADS and python == sys.executable and spec["user"] != 0
