@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from warm_commands.once_for_all_workers import once_for_all_workers
 from warm_commands.warm_containers import fork_agent
 
 from cluster.harness.clients import Clients
@@ -66,5 +67,8 @@ def lend(settings: ClusterSettings, patch: pytest.MonkeyPatch) -> Iterator[Kuber
 
 @pytest.fixture(scope="session")
 def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """The three hashes of the local 2 x 1 run."""
-    return local(tmp_path_factory.mktemp("undisturbed"), "base", *TWO_BY_ONE, SLOW).hashes
+    """The three hashes of the local 2 x 1 run, computed once for all pytest workers."""
+    one, two, three = once_for_all_workers(
+        tmp_path_factory, "undisturbed", lambda folder: local(folder, "base", *TWO_BY_ONE, SLOW).hashes
+    )
+    return one, two, three

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 _NAMESPACES = ("net", "uts", "ipc")
 _PR_SET_DUMPABLE = 4
+# The interpreter adds it where no locale is set (PEP 538).
+_COERCED = {"LC_CTYPE": "C.UTF-8"}
 
 
 def run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, ...] = ()) -> NoReturn:
@@ -84,9 +86,7 @@ def run_container(request: Mapping[str, Any], out: int, err: int, report: int, h
 def _execute(spec: Mapping[str, Any]) -> NoReturn:
     # Where exec would: /proc/self belongs to the new user only then.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    # The interpreter adds it in the C locale (PEP 538).
-    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
-    run_agent(spec["argv"], {**coerced, **spec["env"]})
+    run_agent(spec["argv"], {**_COERCED, **spec["env"]})
 
 
 def _enter(pid: int) -> None:

@@ -168,22 +168,24 @@ class CommandServer:
 
 
 # What `launch` and its agents and ranks import.
-RANKS = ("torch._dynamo", "launchers.local")
+RANKS = (
+    "torch._dynamo",
+    "launchers.local",
+    "dist_train.agent.main",
+    "dist_train.resilience.session",
+    "dist_train.trainer.run_training",
+)
 _servers: dict[tuple[str, ...], CommandServer] = {}
 _requests: queue.Queue[Callable[[], None]] = queue.Queue()
 _starting = threading.Lock()
 
 
-def command_server(
-    modules: tuple[str, ...] = RANKS, environ: Mapping[str, str] | None = None
-) -> CommandServer:
-    """Return this process's server with these modules; the first call starts it, in this environment."""
+def command_server(modules: tuple[str, ...] = RANKS) -> CommandServer:
+    """Return this process's server with these modules; the first call starts it."""
     with _starting:
         found = _servers.get(modules)
         if found is None or not found.is_alive:
-            own = dict(os.environ if environ is None else environ)
-            found = _in_lasting_thread(lambda: CommandServer(own, modules))
-            _servers[modules] = found
+            found = _servers[modules] = _in_lasting_thread(lambda: CommandServer(os.environ, modules))
     return found
 
 

@@ -10,23 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from warm_commands.command_server import AGENT, THREADS
-from warm_commands.forked_command import (
-    RANKS,
-    CommandServer,
-    ForkedCommand,
-    command_server,
-    same_early_variables,
-)
+from warm_commands.forked_command import ForkedCommand, command_server
 from warm_commands.warm_launch import COLD
 
 from dist_train.agent.warm_parent.early_variables import early_variables
 
-_MODULES = (
-    *RANKS,
-    "dist_train.agent.main",
-    "dist_train.resilience.session",
-    "dist_train.trainer.run_training",
-)
+# Without a locale the interpreter chooses the first one too (PEP 538); forks write without a buffer anyway.
+_NO_MATTER = {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
 def fork_agent(
@@ -41,19 +31,16 @@ def fork_agent(
         out: descriptor of its output.
         report: descriptor for container_init.py's report.
     """
-    if os.environ.get(COLD) == "1" or not _is_agent(spec):
-        return None
-    server = _server(spec["env"])
-    if not same_early_variables(spec["env"], server.environ):
+    if os.environ.get(COLD) == "1" or not _is_agent(spec) or _early(spec["env"]) != _early(os.environ):
         return None
     request = {"program": str(program), "namespaces": namespaces, "container": str(file)}
-    return server.fork(request, out, out, report)
+    return command_server().fork(request, out, out, report)
 
 
-def _server(environ: Mapping[str, str]) -> CommandServer:
-    # With a home, the interpreter asks for no user's entry: the pods have names of their own.
-    own = {"PATH": os.environ["PATH"], "HOME": "/tmp", "OMP_NUM_THREADS": THREADS, **early_variables(environ)}
-    return command_server(_MODULES, own)
+def _early(environ: Mapping[str, str]) -> dict[str, str]:
+    """Early variables that make a difference; the server has one thread."""
+    found = {"OMP_NUM_THREADS": THREADS, **early_variables(environ)}
+    return {name: value for name, value in found.items() if _NO_MATTER.get(name) != value}
 
 
 def _is_agent(spec: Mapping[str, Any]) -> bool:
