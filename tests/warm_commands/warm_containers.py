@@ -15,8 +15,12 @@ from warm_commands.warm_launch import COLD
 
 from dist_train.agent.warm_parent.early_variables import early_variables
 
-# Without a locale the interpreter chooses the first one too (PEP 538); forks write without a buffer anyway.
-_NO_MATTER = {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+# Without a locale the interpreter chooses the first one too (PEP 538); forks write without a buffer anyway;
+# pods cannot write bytecode where the image's modules are.
+_NO_MATTER = {
+    **dict.fromkeys(("LANG", "LC_CTYPE", "LC_ALL"), "C.UTF-8"),
+    **dict.fromkeys(("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"), "1"),
+}
 
 
 def fork_agent(
@@ -40,6 +44,7 @@ def fork_agent(
 def _early(environ: Mapping[str, str]) -> dict[str, str]:
     """Early variables that make a difference; the server has one thread."""
     found = {"OMP_NUM_THREADS": THREADS, **early_variables(environ)}
+    found.pop("TORCHINDUCTOR_CACHE_DIR", None)  # read when something is compiled
     return {name: value for name, value in found.items() if _NO_MATTER.get(name) != value}
 
 
