@@ -29,6 +29,11 @@ from dist_train.testing.plugin import require
 sandbox.fork_container = functools.partial(fork_agent, sandbox.PROGRAM)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one worker ends with them while the others have nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesCluster]:
     """Two nodes, the claim `runs`, no objects."""

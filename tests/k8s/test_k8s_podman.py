@@ -115,6 +115,7 @@ def messages(*pods: PodmanPod) -> list[dict[str, Any]]:
 @pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_both_pods_train_to_the_local_runs_bits(pods: PodmanPods, tmp_path: Path) -> None:
     manifests = rendered(tmp_path, "digits", *TWO_BY_TWO, *GROUP, config=SHORT)
     second = pods.start(manifests, 1)
@@ -165,6 +166,7 @@ def test_a_stopped_container_saves_both_exit_with_75_and_new_ones_continue(
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_volume_that_the_images_user_may_not_write_is_found_at_once(
     pods: PodmanPods, tmp_path: Path
 ) -> None:

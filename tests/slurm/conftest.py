@@ -39,6 +39,11 @@ def require_binaries(names: Sequence[str]) -> None:
         require("slurm", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one worker ends with them while the others have nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def slurm_session() -> Iterator[SlurmCluster]:
     """Cluster of this pytest worker, which SLURM_CONF names for the whole session."""

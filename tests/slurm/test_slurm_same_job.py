@@ -26,6 +26,7 @@ CANARY = "canary-4f1c07d2-in-no-file"
 @pytest.mark.proves(
     "2 nodes x 2 ranks on Slurm end with the bits of the local run",
 )
+@pytest.mark.slow
 def test_two_nodes_train_the_digits_to_the_local_runs_bits(slurm: SlurmCluster, tmp_path: Path) -> None:
     short = (*TWO_BY_TWO, DIGITS, "trainer.epochs=3")
     here = launch(tmp_path, "here", *short, launcher="local")
@@ -98,6 +99,7 @@ def test_the_dry_run_needs_neither_srun_nor_a_cluster(tmp_path: Path) -> None:
     "A rank's exit code is the job's and the command's; its own 79 requeues nothing",
     limits="codes 41 and 79",
 )
+@pytest.mark.slow
 def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     # The other rank waits: its own end would come later, with another code.
@@ -338,6 +340,7 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
 @pytest.mark.proves(
     "`srun python train.py`, one task per rank, works without an agent",
 )
+@pytest.mark.slow
 def test_direct_mode_one_task_per_rank_by_srun(slurm: SlurmCluster, tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(

@@ -49,6 +49,11 @@ def launch_cli(
     return testing.launch_cli(args, cwd, env, timeout_s, _start)
 
 
+def start_launch(args: Sequence[str], cwd: str | Path, out: IO[bytes]) -> BackgroundCommand:
+    """Start `dist-train ARGS` in the background, with one file for its output; the caller ends it."""
+    return _start(args, cwd, dict(os.environ), out, out)
+
+
 def cluster_cli(
     args: Sequence[str],
     cwd: str | Path,
@@ -66,7 +71,7 @@ def start_for_cluster(args: Sequence[str], cwd: str | Path, out: IO[bytes]) -> B
 
 def _start(
     args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
-) -> StartedCommand:
+) -> BackgroundCommand:
     if not _starts_ranks(args) or not may_fork(environ):
         return spawn_command(args, cwd, environ, out, err)
     return command_server().command(args, str(cwd), environ, out.fileno(), err.fileno())
