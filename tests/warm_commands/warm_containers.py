@@ -35,10 +35,15 @@ def fork_agent(
         out: descriptor of its output.
         report: descriptor for container_init.py's report.
     """
-    if os.environ.get(COLD) == "1" or not _is_agent(spec) or _early(spec["env"]) != _early(os.environ):
+    if os.environ.get(COLD) == "1" or not may_fork_container(spec):
         return None
     request = {"program": str(program), "namespaces": namespaces, "container": str(file)}
     return command_server().fork(request, out, out, report)
+
+
+def may_fork_container(spec: Mapping[str, Any]) -> bool:
+    """Whether a fork of this process's server is what this spec of container_init.py says."""
+    return _is_agent(spec) and _early(spec["env"]) == _early(os.environ)
 
 
 def _early(environ: Mapping[str, str]) -> dict[str, str]:
