@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,8 +17,9 @@ TEXT = f"[console_scripts]\nx = a:b\n[{GROUP}]\npretend = pretend_launcher:LAUNC
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of distributions, the only one of sys.path."""
+    """A folder of distributions, the only one of sys.path; finders as without other packages' own."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [BuiltinImporter, FrozenImporter, PathFinder])
     return tmp_path
 
 

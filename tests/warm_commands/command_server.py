@@ -8,6 +8,7 @@ that needs other early variables (dist_train/agent/warm_parent/early_variables.p
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import importlib
 import json
@@ -22,11 +23,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
 MESSAGE = b"command"
+COMMAND, SCRIPT = "command", "script"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
 
@@ -34,7 +37,7 @@ THREADS = "1"  # per rank; read while torch is imported
 class CommandForked(BaseException):
     """Raised in a command after its fork: it leaves the server's frames.
 
-    Its arguments are those after `dist-train`.
+    Its arguments are COMMAND and those after `dist-train`, or SCRIPT, its path and its arguments.
     """
 
 
@@ -51,13 +54,27 @@ def main(argv: Sequence[str]) -> None:
     try:
         _serve(socket.socket(fileno=int(argv[0])))
     except CommandForked as command:
-        args = list(command.args)
+        kind, *args = command.args
+    if kind == SCRIPT:
+        set_title(f"{sys.executable} {args[0]}")
+        _run_script(args[0], args[1:])
+        return  # and this interpreter ends as the script's
     set_title(f"{sys.prefix}/bin/dist-train")
     import dist_train.cli.main
 
     importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
     sys.argv = [str(dist_train.cli.main.__file__), *args]
     dist_train.cli.main.main()
+
+
+def _run_script(path: str, args: Sequence[str]) -> None:
+    """Run it as `python PATH ARGS` does: it is `__main__` to the end of the process."""
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=path, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
 def _import_all() -> None:
@@ -100,7 +117,7 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
     if pid == 0:
         os.setsid()
         reset_process(request["environ"], request["folder"], {1: out, 2: err})
-        raise CommandForked(*request["args"])
+        raise CommandForked(request["kind"], *request["args"])
     os.close(out)
     os.close(err)
     os.write(status, b"%d\n" % pid)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from warm_commands.command_server import MESSAGE, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, SCRIPT, THREADS
 
 from dist_train.agent.warm_parent.early_variables import early_variables
 
@@ -140,7 +140,18 @@ class CommandServer:
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
     ) -> ForkedCommand:
         """Run `dist-train ARGS`, with these descriptors as its output."""
-        request = {"args": list(args), "environ": dict(environ), "folder": folder}
+        return self._start(COMMAND, args, folder, environ, out, err)
+
+    def start_script(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `python ARGS`, where the first one is a script; likewise."""
+        return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def _start(
+        self, kind: str, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        request = {"kind": kind, "args": list(args), "environ": dict(environ), "folder": folder}
         body = os.memfd_create("command", os.MFD_CLOEXEC)
         status_read, status_write = os.pipe()
         held_read, held_write = os.pipe()
