@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
 MESSAGE = b"command"
-COMMAND, SCRIPT = "command", "script"
+COMMAND, SCRIPT, RANK = "command", "script", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
 
@@ -37,7 +37,7 @@ THREADS = "1"  # per rank; read while torch is imported
 class CommandForked(BaseException):
     """Raised in a command after its fork: it leaves the server's frames.
 
-    Its arguments are COMMAND and those after `dist-train`, or SCRIPT, its path and its arguments.
+    Its arguments are COMMAND and those after `dist-train`; or SCRIPT or RANK, a script and its arguments.
     """
 
 
@@ -59,6 +59,10 @@ def main(argv: Sequence[str]) -> None:
         set_title(f"{sys.executable} {args[0]}")
         _run_script(args[0], args[1:])
         return  # and this interpreter ends as the script's
+    if kind == RANK:
+        from dist_train.agent.workers import worker_main
+
+        worker_main.main([str(os.getppid()), "script", *args])
     set_title(f"{sys.prefix}/bin/dist-train")
     import dist_train.cli.main
 
@@ -117,6 +121,8 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
     if pid == 0:
         os.setsid()
         reset_process(request["environ"], request["folder"], {1: out, 2: err})
+        if request["kind"] == RANK:  # as the agent starts it
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
         raise CommandForked(request["kind"], *request["args"])
     os.close(out)
     os.close(err)

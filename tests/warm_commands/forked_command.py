@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from warm_commands.command_server import COMMAND, MESSAGE, SCRIPT, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, RANK, SCRIPT, THREADS
 
 from dist_train.agent.warm_parent.early_variables import early_variables
 
@@ -147,6 +147,12 @@ class CommandServer:
     ) -> ForkedCommand:
         """Run `python ARGS`, where the first one is a script; likewise."""
         return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def start_rank(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run a script as an agent's rank on its own, by the module that every rank begins with; likewise."""
+        return self._start(RANK, args, folder, environ, out, err)
 
     def _start(
         self, kind: str, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
