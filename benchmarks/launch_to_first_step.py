@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cli_startup import interval
+from measurements import interval
 
 _WITHIN_S = 100.0
 _SCRIPT = """

@@ -9,6 +9,7 @@ other early variables (dist_train/agent/warm_parent/early_variables.py) is start
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import json
 import os
@@ -19,11 +20,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
 MESSAGE = b"command"
+COMMAND, SCRIPT, RANK = "command", "script", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
 
@@ -31,7 +34,7 @@ THREADS = "1"  # per rank; read while torch is imported
 class CommandForked(BaseException):
     """Raised in a command after its fork: it leaves the server's frames.
 
-    Its arguments are those after `dist-train`.
+    Its arguments are COMMAND and those after `dist-train`; or SCRIPT or RANK, a script and its arguments.
     """
 
 
@@ -48,7 +51,15 @@ def main(argv: Sequence[str]) -> None:
     try:
         _serve(socket.socket(fileno=int(argv[0])))
     except CommandForked as command:
-        args = list(command.args)
+        kind, *args = command.args
+    if kind == SCRIPT:
+        set_title(f"{sys.executable} {args[0]}")
+        _run_script(args[0], args[1:])
+        return  # and this interpreter ends as the script's
+    if kind == RANK:
+        from dist_train.agent.workers import worker_main
+
+        worker_main.main([str(os.getppid()), "script", *args])
     set_title(f"{sys.prefix}/bin/dist-train")
     import dist_train.cli.main
 
@@ -56,6 +67,16 @@ def main(argv: Sequence[str]) -> None:
         importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
     sys.argv = [str(dist_train.cli.main.__file__), *args]
     dist_train.cli.main.main()
+
+
+def _run_script(path: str, args: Sequence[str]) -> None:
+    """Run it as `python PATH ARGS` does: it is `__main__` to the end of the process."""
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=path, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
 def _import_all(modules: Sequence[str]) -> None:
@@ -126,7 +147,9 @@ def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], hol
         from warm_commands.agent_fork import run_agent
 
         run_agent(request["agent"], request["environ"])
-    raise CommandForked(*request["args"])
+    if request["kind"] == RANK:  # as the agent starts it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    raise CommandForked(request["kind"], *request["args"])
 
 
 class _ForkedAgents:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from warm_commands.command_server import MESSAGE, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, RANK, SCRIPT, THREADS
 
 from dist_train.agent.warm_parent.early_variables import early_variables
 
@@ -147,7 +147,25 @@ class CommandServer:
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
     ) -> ForkedCommand:
         """Run `dist-train ARGS`, with these descriptors as its output."""
-        return self.fork({"args": list(args), "environ": dict(environ), "folder": folder}, out, err)
+        return self._start(COMMAND, args, folder, environ, out, err)
+
+    def start_script(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `python ARGS`, where the first one is a script; likewise."""
+        return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def start_rank(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run a script as an agent's rank on its own, by the module that every rank begins with; likewise."""
+        return self._start(RANK, args, folder, environ, out, err)
+
+    def _start(
+        self, kind: str, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        request = {"kind": kind, "args": list(args), "environ": dict(environ), "folder": folder}
+        return self.fork(request, out, err)
 
     def fork(self, request: Mapping[str, Any], out: int, err: int, *more: int) -> ForkedCommand:
         """Fork what is asked for: see command_server."""
