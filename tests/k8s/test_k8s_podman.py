@@ -82,8 +82,16 @@ def traces() -> dict[str, list[str]]:
     files = [str(path) for where in wheres for path in Path("/").glob(where.lstrip("/"))]
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/*{os.getpid()}")]
     groups += [str(path) for path in Path("/sys/fs/cgroup").glob("*/*libpod*")]
-    processes = [process.name() for process in psutil.Process().children(recursive=True)]
+    forks = forks_of_commands()
+    found = psutil.Process().children(recursive=True)
+    processes = [process.name() for process in found if process not in forks]
     return {"mounts": mounts, "files": files, "groups": groups, "processes": processes}
+
+
+def forks_of_commands() -> list[psutil.Process]:
+    """The processes that fork this session's commands, and what they have forked."""
+    servers = [one for one in psutil.Process().children() if "dist-train test commands" in one.cmdline()[:1]]
+    return [process for server in servers for process in [server, *server.children(recursive=True)]]
 
 
 def check_process(facts: ProcessFacts) -> None:
