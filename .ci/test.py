@@ -1,4 +1,6 @@
-"""Run ruff, mypy and every group of tests, then print a table with the seconds; `make test` calls it.
+"""Run ruff, mypy and every group of tests, then print a table with the seconds and the slowest tests.
+
+`make test` calls it.
 
 --fast: unit and architecture only, without the tests that start several processes.
 --lint: ruff and mypy only. --proof: only the longer tests, which CI runs too; --soak: the soak tests.
@@ -28,7 +30,7 @@ from dist_train.testing.required_components import apt_may_run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
-GROUPS = {"unit": 2, "architecture": 2, "contract": 2, "multiprocess": 2, "slurm": 4, "k8s": 4}
+GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 2, "slurm": 4, "k8s": 4}
 FAST = ("unit", "architecture")
 # No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
 SPAWNED = {"DIST_TRAIN_TESTING_COLD": "1", "DIST_TRAIN_START_METHOD": "spawn"}
@@ -37,6 +39,8 @@ SAMPLE = ("test_plain_script.py", "test_exit_codes.py")
 DEFAULT = "not proof and not soak and not gpu"
 # Proofs and soaks check time bounds, so fewer at once.
 LONG_WORKERS = 3
+# The slowest tests: of each group as it ends, and of all in the table.
+SLOWEST_OF_GROUP, SLOWEST_OF_ALL = 15, 10
 # Far above what any group needs: a hang must end, even if pytest hangs.
 LIMIT_S = 2700.0
 SOAK_LIMIT_S = 4 * 3600.0
@@ -50,6 +54,8 @@ class Outcome:
     good: bool
     seconds: float
     summary: str
+    # Of single tests, with their set-up: seconds and name.
+    tests: tuple[tuple[float, str], ...] = ()
 
 
 def main() -> int:
@@ -136,11 +142,12 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
     """Run one folder of tests."""
     with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
         report = Path(folder, "report.xml")
-        argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}", *words]
+        argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}"]
+        argv += [f"--durations={SLOWEST_OF_GROUP}", "--durations-min=1", *words]
         # Tests of one xdist_group share a fixture that takes long: they run in one worker.
         at_once = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
         code, seconds = timed([*argv, *at_once])
-        return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}")
+        return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}", durations(report))
 
 
 def spawned_ranks(pytest_args: Sequence[str]) -> Outcome:
@@ -201,6 +208,16 @@ def counts(report: Path) -> str:
     return ", ".join(f"{count} {word}" for count, word in parts if count)
 
 
+def durations(report: Path) -> tuple[tuple[float, str], ...]:
+    """Seconds and names of the slowest tests of a JUnit report, the slowest first."""
+    try:
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return ()
+    found = [(float(case.get("time", "0")), f"{case.get('classname')}::{case.get('name')}") for case in cases]
+    return tuple(sorted(found, reverse=True)[:SLOWEST_OF_ALL])
+
+
 def install_debian_packages() -> None:
     """Install the Debian packages that the tests need; without them `require` names what is missing."""
     lines = PACKAGES.read_text(encoding="utf-8").splitlines()
@@ -234,6 +251,12 @@ def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
     for outcome in outcomes:
         word = "ok  " if outcome.good else "FAIL"
         print(f"{word}  {outcome.name:<18} {outcome.seconds:7.1f} s  {outcome.summary}")
+    slowest = sorted((test for outcome in outcomes for test in outcome.tests), reverse=True)[:SLOWEST_OF_ALL]
+    if slowest:
+        print(f"\nslowest {len(slowest)} tests:")
+        for seconds, name in slowest:
+            print(f"      {seconds:7.1f} s  {name}")
+        print()
     bad = sum(not outcome.good for outcome in outcomes)
     print(f"{'FAIL' if bad else 'ok  '}  {'all':<18} {total_s:7.1f} s", flush=True)
 

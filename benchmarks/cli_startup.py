@@ -1,33 +1,50 @@
-"""Start-up time of the command line: `dist-train --help` beside `torchrun --help`.
+"""Start-up time of the command line: --help, `launch --help` and completion, beside `torchrun --help`.
 
-Rounds are interleaved and begin each time with another command, so that a slow minute of the machine
-affects all of them. Prints medians with their 95 % intervals (by order statistics, no distribution
-assumed) and the ratio; asserts nothing. The aim: at most a tenth of torchrun's time.
+Wall time of `dist-train --help` against torchrun's, where the aim is a tenth; and the CPU time (user and
+system) of each command, where the aim for `launch --help` and for the completion of one of its options is
+0.15 s. Asserts nothing.
 
-    python benchmarks/cli_startup.py [--rounds 20]
+    python benchmarks/cli_startup.py [--rounds 20] [--record FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import os
+import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-_CONFIDENCE = 0.95
-_MINIMUM = 20
+from measurements import Aim, Row, add_arguments, rotated, row, show
+
+_CPU_AIM_S = 0.15
+_CPU_AIMED = ("dist-train launch --help", "completion of --no")
+_RATIO_AIM = Aim(at_most=0.1)
 
 
-def commands() -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class Command:
+    """A command line, with the variables that it is given in addition."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+def commands() -> dict[str, Command]:
     """The commands to time; scripts are those beside this interpreter, else those on PATH."""
+    ours = _script("dist-train")
+    complete = {"COMP_WORDS": "dist-train launch --no", "COMP_CWORD": "2"}
     return {
-        "python -c pass": [sys.executable, "-c", "pass"],
-        "dist-train --help": [_script("dist-train"), "--help"],
-        "torchrun --help": [_script("torchrun"), "--help"],
+        "python -c pass": Command((sys.executable, "-c", "pass"), {}),
+        "dist-train --help": Command((ours, "--help"), {}),
+        "dist-train launch --help": Command((ours, "launch", "--help"), {}),
+        "completion of --no": Command((ours,), {**complete, "_DIST_TRAIN_COMPLETE": "bash_complete"}),
+        "torchrun --help": Command((_script("torchrun"), "--help"), {}),
     }
 
 
@@ -39,48 +56,65 @@ def _script(name: str) -> str:
     return found
 
 
-def seconds(command: list[str]) -> float:
-    """Wall time of one run, process start included."""
-    start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - start
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """The narrowest pair of order statistics that covers the median with at least 95 %."""
-    ordered, n = sorted(values), len(values)
-    tail, skipped = 0.5**n, 0
-    while 2 * (tail + math.comb(n, skipped + 1) * 0.5**n) <= 1 - _CONFIDENCE:
-        skipped += 1
-        tail += math.comb(n, skipped) * 0.5**n
-    return ordered[skipped], ordered[n - 1 - skipped]
-
-
-def _line(name: str, values: list[float], scale: float, unit: str) -> str:
-    low, high = interval(values)
-    median = statistics.median(values)
-    return f"{name:<22} {median * scale:9.3f}{unit}  [{low * scale:.3f} .. {high * scale:.3f}]"
+def measure(command: Command) -> tuple[float, float]:
+    """Wall time and CPU time of one run, process start included."""
+    # As for a user: without bytecode each run would compile dist_train again.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        command.argv,
+        env={**environ, **command.environ},
+        stdout=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, used
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="start-up time of the command line, beside torchrun's")
-    parser.add_argument("--rounds", type=int, default=_MINIMUM, help=f"at least {_MINIMUM}")
-    rounds = max(_MINIMUM, parser.parse_args().rounds)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_arguments(parser)
+    options = parser.parse_args()
     timed = commands()
-    names = list(timed)
     for command in timed.values():
-        seconds(command)  # page cache and bytecode
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            found[name].append(seconds(timed[name]))
-    print(f"{rounds} interleaved rounds, median [95 % interval of the median]")
-    for name in names:
-        print(_line(name, found[name], 1000, " ms"))
-    ours, theirs = found["dist-train --help"], found["torchrun --help"]
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    print(_line("dist-train / torchrun", ratios, 1, "   ") + "   aim: at most 0.1")
+        measure(command)  # page cache and bytecode
+    walls: dict[str, list[float | None]] = {name: [] for name in timed}
+    used: dict[str, list[float | None]] = {name: [] for name in timed}
+    for number in range(options.rounds):
+        for name in rotated(list(timed), number):
+            wall, cpu = measure(timed[name])
+            walls[name].append(wall)
+            used[name].append(cpu)
+    show([*_wall_rows(walls), *_cpu_rows(used)], options.record)
+
+
+def _wall_rows(walls: Mapping[str, list[float | None]]) -> list[Row]:
+    base = ("torchrun --help", walls["torchrun --help"])
+    return [
+        row(
+            "cli_startup",
+            "wall time",
+            name,
+            values,
+            "s",
+            base=None if name == base[0] else base,
+            aim=_RATIO_AIM if name == "dist-train --help" else None,
+        )
+        for name, values in walls.items()
+    ]
+
+
+def _cpu_rows(used: Mapping[str, list[float | None]]) -> list[Row]:
+    rows = [row("cli_startup", "CPU time", name, values, "s") for name, values in used.items()]
+    return [_with_aim(each) if each.case in _CPU_AIMED else each for each in rows]
+
+
+def _with_aim(each: Row) -> Row:
+    return replace(each, aim=f"<= {_CPU_AIM_S:g} s", met=each.median <= _CPU_AIM_S)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,21 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parent
 
@@ -135,6 +139,58 @@ def missing(kind: str, name: str) -> dict[str, str]:
     return {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
 
 
+def companion(kind: str, name: str, part: str) -> ModuleType | None:
+    """The module `_NAME/NAME_PART` beside our adapter NAME, imported without it; None where there is none.
+
+    Raises KeyError for an unknown name.
+    """
+    owner = _owners(kind)[name]
+    if not isinstance(owner, Path) or not (owner.parent / f"_{name}" / f"{name}_{part}.py").exists():
+        return None
+    if kind == "launchers":
+        _import_launchers(KINDS[kind])
+    return importlib.import_module(f"{KINDS[kind].package}._{name}.{name}_{part}")
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """As importlib.metadata's, which is loaded only if a distribution may have the group.
+
+    It takes longer to load than all else that --help needs.
+    """
+    if not _may_be_installed(group):
+        return ()
+    import importlib.metadata
+
+    return importlib.metadata.entry_points(group=group)
+
+
+def _may_be_installed(group: str) -> bool:
+    """Whether the group is in an entry_points.txt, or in a place that only importlib.metadata can read."""
+    if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
+        return True
+    return any(_may_hold(place or ".", group.encode()) for place in dict.fromkeys(sys.path))
+
+
+def _may_hold(place: str, group: bytes) -> bool:
+    if not os.path.isdir(place):
+        return os.path.exists(place)  # an archive
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return False
+    for name in names:
+        if name.endswith(".egg"):
+            return True
+        if name.endswith((".dist-info", ".egg-info")):
+            try:
+                with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                    if group in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
+
+
 @cache
 def _owners(kind: str) -> dict[str, Path | EntryPoint]:
     found: dict[str, Path | EntryPoint] = {}
@@ -188,10 +244,14 @@ def _bound_to(path: Path, constant: str) -> ast.expr | None:
 def _import_owned(kind: Kind, path: Path) -> ModuleType:
     if kind.package != "launchers":
         return importlib.import_module(f"{kind.package}.{path.stem}")
-    package = _import_spec("launchers", PathFinder.find_spec("launchers", [str(kind.folder.parent)]))
+    package = _import_launchers(kind)
     return _import_spec(
         f"launchers.{path.stem}", PathFinder.find_spec(f"launchers.{path.stem}", package.__path__)
     )
+
+
+def _import_launchers(kind: Kind) -> ModuleType:
+    return _import_spec("launchers", PathFinder.find_spec("launchers", [str(kind.folder.parent)]))
 
 
 def _import_spec(name: str, spec: ModuleSpec | None) -> ModuleType:

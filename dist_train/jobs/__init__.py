@@ -29,7 +29,29 @@ parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG)
 
 from __future__ import annotations
 
-from dist_train.jobs.launcher import JobHandle, JobState, Launcher, Plan, load_launcher
-from dist_train.jobs.spec import JobSpec, Target
+from typing import TYPE_CHECKING
+
+from dist_train.lazy_exports import lazy_exports
+
+_PUBLIC = {
+    "JobHandle": "dist_train.jobs.launcher",
+    "JobSpec": "dist_train.jobs.spec",
+    "JobState": "dist_train.jobs.launcher",
+    "Launcher": "dist_train.jobs.launcher",
+    "Plan": "dist_train.jobs.launcher",
+    "Target": "dist_train.jobs.spec",
+    "load_launcher": "dist_train.jobs.launcher",
+}
+
+if TYPE_CHECKING:
+    from dist_train.jobs.launcher import JobHandle as JobHandle
+    from dist_train.jobs.launcher import JobState as JobState
+    from dist_train.jobs.launcher import Launcher as Launcher
+    from dist_train.jobs.launcher import Plan as Plan
+    from dist_train.jobs.launcher import load_launcher as load_launcher
+    from dist_train.jobs.spec import JobSpec as JobSpec
+    from dist_train.jobs.spec import Target as Target
 
 __all__ = ["JobHandle", "JobSpec", "JobState", "Launcher", "Plan", "Target", "load_launcher"]
+
+__getattr__, __dir__ = lazy_exports(__name__, _PUBLIC)

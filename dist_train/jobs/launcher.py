@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from dist_train import registry
 from dist_train.errors import ConfigError, UnavailableError
@@ -71,6 +71,46 @@ class JobState:
     exit_code: int | None = None
     next: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+
+
+class OptionRow(NamedTuple):
+    """One option of a launcher as --help shows it.
+
+    A launcher with rows in a module of their own (`launchers/_NAME/NAME_option_rows.py`) has its part of
+    `launch --help` and of completion without an import of pydantic; its options model takes the texts from
+    them. The rows of any other launcher are read from its model.
+
+    Args:
+        help: what it does.
+        metavar: its value in --help; empty: as for any text.
+        flags: its spellings; empty: the name of the field.
+    """
+
+    help: str
+    metavar: str = ""
+    flags: tuple[str, ...] = ()
+
+    def field(self, default: Any = None, **rules: Any) -> Any:
+        """The field of the options model: pydantic's Field with this description."""
+        from pydantic import Field
+
+        extra: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
+        if self.flags:
+            extra["flags"] = list(self.flags)
+        return Field(default=default, description=self.help, json_schema_extra=extra, **rules)
+
+
+def rows_of_model(model: type[BaseModel]) -> dict[str, OptionRow]:
+    """Field -> row, of every field that is an option of the command line."""
+    rows = {}
+    for name, info in model.model_fields.items():
+        extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+        flags = extra.get("flags", ())
+        if flags is False:
+            continue  # for config files only
+        given = tuple(map(str, flags)) if isinstance(flags, list | tuple) else ()
+        rows[name] = OptionRow(info.description or "", str(extra.get("metavar", "")), given)
+    return rows
 
 
 class Detached(Exception):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from dist_train.testing.process_tree import descendants, describe, end, with_environ
+from dist_train.testing.process_tree import descendant_pids, descendants, describe, end, with_environ
 
 # Inherited by every process that a test starts, so that orphans are found too.
 MARKER = "LEAK_CHECK_TEST"
@@ -42,7 +42,7 @@ class LeakCheck:
         self._folder = folder
         self._value = secrets.token_hex(8)
         self._outer_value = os.environ.get(MARKER)
-        self._pids = {process.pid for process in descendants(os.getpid())}
+        self._pids = descendant_pids(os.getpid())
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._environ = _environment()
         os.environ[MARKER] = self._value
@@ -69,7 +69,9 @@ class LeakCheck:
         return [*lines, *(f"thread still running: {thread.name}" for thread in threads)]
 
     def _living_processes(self) -> list[psutil.Process]:
-        processes = {process.pid: process for process in descendants(os.getpid())}
+        processes = {}
+        if descendant_pids(os.getpid()) - self._pids:
+            processes = {process.pid: process for process in descendants(os.getpid())}
         processes |= {process.pid: process for process in with_environ({MARKER: self._value})}
         found = [process for pid, process in sorted(processes.items()) if pid not in self._pids]
         return [process for process in found if not _is_service(process)]

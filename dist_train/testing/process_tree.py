@@ -22,6 +22,54 @@ def descendants(pid: int) -> list[psutil.Process]:
     return [process for process in found if is_alive(process)]
 
 
+def descendant_pids(pid: int) -> set[int]:
+    """Pids of all descendants, zombies included, by what the kernel lists of each thread.
+
+    `descendants` reads every process of the machine; this reads only the process's own, at a fiftieth of
+    the time where it has none. A kernel without these lists (CONFIG_PROC_CHILDREN) is asked as psutil does.
+    """
+    found: set[int] = set()
+    left = [pid]
+    while left:
+        children = _children(left.pop())
+        if children is None:
+            return {process.pid for process in psutil.Process(pid).children(recursive=True)}
+        left += children - found
+        found |= children
+    return found
+
+
+def _children(pid: int) -> set[int] | None:
+    """Pids of the children of all threads; None where the kernel does not list them."""
+    while True:
+        try:
+            tasks = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            return set()  # it has ended
+        found: set[int] = set()
+        missing = False
+        for task in tasks:
+            try:
+                with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                    found.update(map(int, file.read().split()))
+            except FileNotFoundError:
+                missing = missing or os.path.exists(f"/proc/{pid}/task/{task}/stat")
+            except OSError:
+                continue
+        if missing:
+            return None
+        # The children of a thread that ended meanwhile are those of another one, perhaps already read.
+        if not os.path.isdir(f"/proc/{pid}") or set(tasks) <= set(_listed(f"/proc/{pid}/task")):
+            return found
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def with_environ(wanted: Mapping[str, str], having: str = "") -> list[psutil.Process]:
     """Living processes of this user that were started with these variables, orphans included.
 
@@ -33,11 +81,17 @@ def with_environ(wanted: Mapping[str, str], having: str = "") -> list[psutil.Pro
     pairs = {f"{name}={value}".encode() for name, value in wanted.items()}
     prefix = f"{having}=".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
         try:
-            items = path.read_bytes().split(b"\0")
+            with open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+                block = file.read()
+            if not all(pair in block for pair in pairs):
+                continue
+            items = block.split(b"\0")
             if pairs <= set(items) and (not having or any(item.startswith(prefix) for item in items)):
-                found.append(psutil.Process(int(path.parent.name)))
+                found.append(psutil.Process(int(name)))
         except (OSError, psutil.NoSuchProcess):
             continue  # it has ended, or belongs to another user
     return [process for process in found if process.pid != os.getpid() and is_alive(process)]

@@ -1,5 +1,6 @@
 """Parts of the local launcher.
 
 last_event   the end of a run whose agents could not record it
+local_option_rows  the options of the launcher: none
 lost_agents  LostAgents: what follows when an agent ends and the others may not know it
 """

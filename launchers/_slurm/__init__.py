@@ -11,7 +11,8 @@ script_values      the form of each value in the script
 setup_lines        the lines of --setup, read by bash before the queue
 slurm_client       run one command of Slurm, with a time-out and a filtered environment
 slurm_memory       jobs that were out of memory, and the --mem of the next start
-slurm_options      options of this launcher
+slurm_option_rows  the options as --help shows them
+slurm_options      their values and checks
 slurm_output       the output files of a job, read while they grow
 slurm_queries      the state of a job by squeue, scontrol and sacct
 slurm_reasons      Slurm's states and reasons, explained

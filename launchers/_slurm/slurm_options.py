@@ -6,20 +6,17 @@ import re
 import shlex
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from launchers._slurm.foreign_options import OF_SBATCH, OF_SRUN, as_arguments, check_words
 from launchers._slurm.job_signal import JobSignal, parse_signal
+from launchers._slurm.slurm_option_rows import OPTION_ROWS
 
 _LIST_WORD = re.compile(r"[^\s'\"\\$`#]+")
 
 
-def _flag(description: str, *flags: str, **extra: Any) -> Any:
-    return Field(default=None, min_length=1, description=description, json_schema_extra=_extra(flags, extra))
-
-
-def _extra(flags: tuple[str, ...], extra: dict[str, Any]) -> dict[str, Any]:
-    return {**({"flags": list(flags)} if flags else {}), **extra}
+def _word(name: str) -> Any:
+    return OPTION_ROWS[name].field(min_length=1)
 
 
 class Options(BaseModel):
@@ -27,47 +24,21 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    partition: str | None = _flag("Partition.", "-p", "--partition")
-    account: str | None = _flag("Account.", "-A", "--account")
-    qos: str | None = _flag("Quality of service.", "-q", "--qos")
-    constraint: str | None = _flag("Features that the nodes must have.")
-    exclude: str | None = _flag("Nodes to keep away from.")
-    reservation: str | None = _flag("Reservation.")
-    clusters: str | None = _flag("Cluster of a multi-cluster site.", "-M", "--clusters")
-    gpu_type: str | None = _flag("Type of GPU, as the site calls it (a100).")
-    gpu_request: Literal["gpus-per-node", "gres", "none"] = Field(
-        default="gpus-per-node",
-        description="How the site wants GPUs asked for; none: not at all.  [default: gpus-per-node]",
-        json_schema_extra={"metavar": "gpus-per-node|gres|none"},
-    )
-    requeue: Literal["yes", "no", "site"] = Field(
-        default="yes",
-        description="Whether a preempted or time-limited job goes on by itself; site: as the site has it.  "
-        "[default: yes]",
-        json_schema_extra={"metavar": "yes|no|site"},
-    )
-    sbatch_arg: tuple[str, ...] = Field(
-        default=(),
-        description="Any other option of sbatch: nodelist=n1, exclusive, mail-type=END.  (repeatable)",
-        json_schema_extra={"metavar": "K[=V]"},
-    )
-    srun_arg: tuple[str, ...] = Field(
-        default=(),
-        description="Any other option of srun: container-image=IMAGE, environment=NAME, mpi=pmix, "
-        "cpu-bind=none.  (repeatable)",
-        json_schema_extra={"metavar": "K[=V]"},
-    )
-    setup: tuple[str, ...] = Field(
-        default=(),
-        description="A line of shell before the step: 'module load cuda'.  (repeatable)",
-        json_schema_extra={"metavar": "LINE"},
-    )
-    exec_prefix: tuple[str, ...] = Field(
-        default=(),
-        description="What runs the agent: 'apptainer exec --nv image.sif'.",
-        json_schema_extra={"metavar": "WORDS"},
-    )
-    python: str | None = _flag("Python on the nodes.  [default: this one's absolute path]")
+    partition: str | None = _word("partition")
+    account: str | None = _word("account")
+    qos: str | None = _word("qos")
+    constraint: str | None = _word("constraint")
+    exclude: str | None = _word("exclude")
+    reservation: str | None = _word("reservation")
+    clusters: str | None = _word("clusters")
+    gpu_type: str | None = _word("gpu_type")
+    gpu_request: Literal["gpus-per-node", "gres", "none"] = OPTION_ROWS["gpu_request"].field("gpus-per-node")
+    requeue: Literal["yes", "no", "site"] = OPTION_ROWS["requeue"].field("yes")
+    sbatch_arg: tuple[str, ...] = OPTION_ROWS["sbatch_arg"].field(())
+    srun_arg: tuple[str, ...] = OPTION_ROWS["srun_arg"].field(())
+    setup: tuple[str, ...] = OPTION_ROWS["setup"].field(())
+    exec_prefix: tuple[str, ...] = OPTION_ROWS["exec_prefix"].field(())
+    python: str | None = _word("python")
 
     @field_validator(
         "partition", "account", "qos", "constraint", "exclude", "reservation", "clusters", "gpu_type"

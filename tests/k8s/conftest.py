@@ -9,18 +9,29 @@ KUBECONFIG names that cluster while the test runs.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from warm_commands.once_for_all_workers import once_for_all_workers
+from warm_commands.warm_containers import fork_agent
 
 from cluster.harness.clients import Clients
 from cluster.harness.runs import SLOW, TWO_BY_ONE, Hashes, local
 from cluster.kubernetes_cluster import ClusterSettings, KubernetesCluster
+from cluster.nodes import sandbox
 from cluster.nodes.network import BINARIES
 from dist_train.testing.plugin import require
+
+sandbox.fork_container = functools.partial(fork_agent, sandbox.PROGRAM)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one worker ends with them while the others have nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture
@@ -61,5 +72,8 @@ def lend(settings: ClusterSettings, patch: pytest.MonkeyPatch) -> Iterator[Kuber
 
 @pytest.fixture(scope="session")
 def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
-    """The three hashes of the local 2 x 1 run."""
-    return local(tmp_path_factory.mktemp("undisturbed"), "base", *TWO_BY_ONE, SLOW).hashes
+    """The three hashes of the local 2 x 1 run, computed once for all pytest workers."""
+    one, two, three = once_for_all_workers(
+        tmp_path_factory, "undisturbed", lambda folder: local(folder, "base", *TWO_BY_ONE, SLOW).hashes
+    )
+    return one, two, three

@@ -21,6 +21,8 @@ from typing import Any
 
 import psutil
 import pytest
+from warm_commands.forked_command import ForkedCommand
+from warm_commands.warm_launch import start_agent
 
 from dist_train import env
 from dist_train.rundir import RunDir
@@ -37,7 +39,7 @@ UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 class Pod:
     """One agent, and its output."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedCommand
     console: Path
     termination_log: Path
 
@@ -108,7 +110,7 @@ class Gang:
         argv = [*prefix, sys.executable, "-P", "-m", "dist_train.agent", "script", str(script)]
         console = self.folder / f"console-{number}"
         with console.open("wb") as out:
-            process = subprocess.Popen(
+            process = start_agent(argv, environ, out) or subprocess.Popen(
                 argv, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
         self.stack.callback(process.wait)
@@ -216,7 +218,7 @@ def test_a_pod_0_that_is_stopped_while_the_pods_gather_is_waited_for(gang: Gang)
     first, second = gang.start(0, target), gang.start(1, target)
     second.until(lambda: is_connected(second, gang.port), "node 1 has not come")
     time.sleep(0.5)  # its handshake and its Join
-    first.process.terminate()
+    first.process.send_signal(signal.SIGTERM)
     assert first.ends() == 75
     assert first.message["why"] == "stopped before an attempt had begun"
     second.says("waiting for the next")

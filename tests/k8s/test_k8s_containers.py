@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
+from warm_commands.warm_containers import may_fork_container
 
 from cluster.harness.manifests import config_map, container, service
 from cluster.harness.programs import IN_RUNS, RUNS, SLEEP, python, run, submit
 from cluster.kubernetes_cluster import KubernetesCluster
+from cluster.nodes.image import Image
 from cluster.objects import CONFIG_MAPS, JOBS, SERVICES, Manifest
+from launchers._kubernetes.manifest.app import _HOME
 
 pytestmark = pytest.mark.multiprocess
 
@@ -276,3 +279,15 @@ def test_a_missing_log_has_a_reason(cluster: KubernetesCluster, core: client.Cor
     with pytest.raises(ApiException, match=r'cannot get resource \\"pods/log\\"') as error:
         core.read_namespaced_pod_log(name, "default")
     assert error.value.status == 403
+
+
+def test_agents_are_forked_where_a_new_interpreter_would_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    argv = ["python", "-P", "-m", "dist_train.agent", "--threads-per-rank", "1", "script", "train.py"]
+    environ = {"PATH": Image().path, "HOSTNAME": "train-0", **_HOME}
+    spec = {"argv": argv, "env": environ, "user": 1000}
+    assert may_fork_container(spec)
+    assert not may_fork_container({**spec, "user": 0}), "exec would give root other capabilities"
+    assert not may_fork_container({**spec, "env": {**environ, "TORCH_LOGS": "all"}})
+    assert not may_fork_container({**spec, "argv": ["sh", "-c", "python -P -m dist_train.agent"]})
+    assert not may_fork_container({**spec, "argv": [*argv[:5], "2", *argv[6:]]}), "threads"

@@ -39,6 +39,7 @@ SLOW_FILES = (SLOW, SLOW.with_suffix(".py"))
 @pytest.mark.proves(
     "2 pods x 2 ranks end with the bits of the local run, and `--dry-run` is what the API server received",
 )
+@pytest.mark.slow
 def test_two_pods_train_to_the_local_runs_bits(cluster: KubernetesCluster, tmp_path: Path) -> None:
     """And what --dry-run prints is what the server received."""
     workspace(cluster, tmp_path, *SLOW_FILES)
@@ -57,6 +58,7 @@ def test_two_pods_train_to_the_local_runs_bits(cluster: KubernetesCluster, tmp_p
 @pytest.mark.proves(
     "A deleted pod saves, leaves with 75, and the gang goes on to the same bits",
 )
+@pytest.mark.slow
 def test_a_deleted_pod_saves_and_the_gang_continues(
     cluster: KubernetesCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_secret_is_in_no_manifest_record_or_log(cluster: KubernetesCluster, tm
     assert not [path for path in files if canary.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_status_counts_ranks_restarted_inside_a_pod_and_drained_pods(
     cluster: KubernetesCluster, tmp_path: Path
 ) -> None:

@@ -82,8 +82,16 @@ def traces() -> dict[str, list[str]]:
     files = [str(path) for where in wheres for path in Path("/").glob(where.lstrip("/"))]
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/*{os.getpid()}")]
     groups += [str(path) for path in Path("/sys/fs/cgroup").glob("*/*libpod*")]
-    processes = [process.name() for process in psutil.Process().children(recursive=True)]
+    forks = forks_of_commands()
+    found = psutil.Process().children(recursive=True)
+    processes = [process.name() for process in found if process not in forks]
     return {"mounts": mounts, "files": files, "groups": groups, "processes": processes}
+
+
+def forks_of_commands() -> list[psutil.Process]:
+    """The processes that fork this session's commands, and what they have forked."""
+    servers = [one for one in psutil.Process().children() if "dist-train test commands" in one.cmdline()[:1]]
+    return [process for server in servers for process in [server, *server.children(recursive=True)]]
 
 
 def check_process(facts: ProcessFacts) -> None:
@@ -115,6 +123,7 @@ def messages(*pods: PodmanPod) -> list[dict[str, Any]]:
 @pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_both_pods_train_to_the_local_runs_bits(pods: PodmanPods, tmp_path: Path) -> None:
     manifests = rendered(tmp_path, "digits", *TWO_BY_TWO, *GROUP, config=SHORT)
     second = pods.start(manifests, 1)
@@ -165,6 +174,7 @@ def test_a_stopped_container_saves_both_exit_with_75_and_new_ones_continue(
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_volume_that_the_images_user_may_not_write_is_found_at_once(
     pods: PodmanPods, tmp_path: Path
 ) -> None:

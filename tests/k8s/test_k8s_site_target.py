@@ -41,6 +41,7 @@ def refused(cluster: KubernetesCluster, **given: str) -> str:
 @pytest.mark.multiprocess
 @pytest.mark.proof
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_whole_life_cycle_leaves_nothing(cluster: KubernetesCluster, tmp_path: Path) -> None:
     process = start(cluster, tmp_path / "out.txt")
     code = process.wait(timeout=540)
@@ -52,6 +53,7 @@ def test_the_whole_life_cycle_leaves_nothing(cluster: KubernetesCluster, tmp_pat
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing(cluster: KubernetesCluster, tmp_path: Path) -> None:
     process = start(cluster, tmp_path / "out.txt")
     cluster.wait_for(lambda: list(cluster.volume.glob("*/*/checkpoints/*")), "a checkpoint", within_s=60)

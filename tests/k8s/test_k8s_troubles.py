@@ -99,6 +99,7 @@ class TestOutOfMemory:
     @pytest.mark.proves(
         "Out of memory names the limit and the hint",
     )
+    @pytest.mark.slow
     def test_the_limit_is_named_the_gang_restarts_and_then_it_has_failed(self, scene: Scene) -> None:
         with scene.follow("hungry", "--max-restarts", "1") as followed:
             for _ in range(2):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from installed_wheel import installed as installed  # fixtures of more than one file
 from installed_wheel import wheel as wheel
-from warm_commands.warm_launch import launch_cli
+from warm_commands.warm_launch import BackgroundCommand, launch_cli, start_launch
 
 from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
@@ -23,6 +22,7 @@ from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
 from dist_train.rundir.result import Result, read_result
 from dist_train.testing import CliResult
+from dist_train.testing.command import spawn_command
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,13 +92,17 @@ def start(folder: Path, name: str, *words: object, timeout_s: float = 100, env: 
     return Finished(cli, RunDir(folder / "runs" / name))
 
 
-def begin(folder: Path, name: str, *words: object) -> subprocess.Popen[bytes]:
-    """`launch` in the background, its output in out.txt; the caller ends it."""
-    argv = [sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--name", name, "--device", "cpu"]
+def begin(folder: Path, name: str, *words: object, new_interpreter: bool = False) -> BackgroundCommand:
+    """`launch` in the background, its output in out.txt; the caller ends it.
+
+    Args:
+        new_interpreter: start it and its agents as a user does: they import torch, which takes seconds.
+    """
+    argv = ["launch", "--name", name, "--device", "cpu", *map(str, words)]
     with (folder / "out.txt").open("wb") as out:
-        return subprocess.Popen(
-            [*argv, *map(str, words)], cwd=folder, stdout=out, stderr=out, start_new_session=True
-        )
+        if new_interpreter:
+            return spawn_command(argv, folder, os.environ, out, out)
+        return start_launch(argv, folder, out)
 
 
 def wait_for(ready: Callable[[], bool], what: str, within_s: float = 60) -> None:

@@ -37,7 +37,9 @@ class LiveRun:
         (folder / "train.py").write_text(SCRIPT.format(short_from=short_from))
         self.run = RunDir(folder / "runs" / "killed")
         self._out = folder / "out.txt"
-        self.command = begin(folder, "killed", "--nodes", 2, "--gpus-per-node", 2, folder / "train.py")
+        self.command = begin(
+            folder, "killed", "--nodes", 2, "--gpus-per-node", 2, folder / "train.py", new_interpreter=True
+        )
 
     @property
     def text(self) -> str:

@@ -42,7 +42,9 @@ def killed_after(folder: Path, node: int, seconds: float) -> None:
     # Long enough that the kill comes before the end.
     (folder / "train.py").write_text(SCRIPT.format(seconds=seconds + 1))
     run = RunDir(folder / "runs" / "killed")
-    command = begin(folder, "killed", "--nodes", 2, "--gpus-per-node", 1, folder / "train.py")
+    command = begin(
+        folder, "killed", "--nodes", 2, "--gpus-per-node", 1, folder / "train.py", new_interpreter=True
+    )
     try:
         wait_for(lambda: len(agents(run)) == 2, "two agents")
         time.sleep(seconds)

@@ -10,11 +10,10 @@ the end of the session; their daemons are children of process 1 without the test
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -25,6 +24,7 @@ from slurm_cluster import SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_namespaces import NamespaceCluster
 from slurm_runs import SLOW, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, launch
+from warm_commands.once_for_all_workers import once_for_all_workers
 
 from dist_train.rundir import RunDir
 from dist_train.testing.plugin import require
@@ -37,6 +37,11 @@ def require_binaries(names: Sequence[str]) -> None:
     missing = [name for name in names if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if missing:
         require("slurm", f"not installed: {' '.join(missing)} (.ci/debian-packages.txt)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest first: else one worker ends with them while the others have nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")
@@ -115,15 +120,11 @@ def undisturbed_pair(tmp_path_factory: pytest.TempPathFactory) -> Hashes:
 
 def local_hashes(factory: pytest.TempPathFactory, name: str, shape: Sequence[str]) -> Hashes:
     """Hashes of a local run without faults; computed once for all pytest workers."""
-    shared = factory.getbasetemp().parent
-    found = shared / f"undisturbed-{name}.json"
-    with (shared / f"undisturbed-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            folder = factory.mktemp(f"undisturbed-{name}")
-            done = launch(folder, "base", *shape, SLOW, launcher="local")
-            assert done.code == 0, done
-            hashes = SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
-            found.write_text(json.dumps(hashes))
-    one, two, three = json.loads(found.read_text())
+
+    def run(folder: Path) -> Hashes:
+        done = launch(folder, "base", *shape, SLOW, launcher="local")
+        assert done.code == 0, done
+        return SlurmRun(None, RunDir(folder / "runs" / "base")).hashes  # type: ignore[arg-type]
+
+    one, two, three = once_for_all_workers(factory, f"undisturbed-{name}", run)
     return one, two, three

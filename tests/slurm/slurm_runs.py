@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,18 +15,20 @@ from typing import Any
 
 import psutil
 from slurm_cluster import SlurmCluster
+from warm_commands.warm_launch import BackgroundCommand, cluster_cli, launch_cli, start_for_cluster
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
 from dist_train.rundir.result import read_result
-from dist_train.testing import CliResult, launch_cli
+from dist_train.testing import CliResult
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SLOW = WORKLOADS / "slow.yaml"
 # 0.1 s a step with four ranks, 0.2 s with two: a rank has 16 or 32 samples, loaded by two workers.
 SLOWLY = ("--env", "SLOW_S=0.0125")
-LAUNCH = (sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--launcher", "slurm")
+WORDS = ("launch", "--launcher", "slurm")
+LAUNCH = (sys.executable, "-P", "-m", "dist_train.cli.main", *WORDS)
 Hashes = tuple[str, str, str]
 TWO_BY_TWO = ("--device", "cpu", "--nodes", "2", "--gpus-per-node", "2")
 # For tests of nodes, agents and signals alone; torch is imported half as often.
@@ -97,7 +98,8 @@ def launch(
 ) -> CliResult:
     """Run `dist-train launch` to its end."""
     argv = ["launch", "--launcher", launcher, "--name", name, *map(str, args)]
-    return launch_cli(argv, cwd=folder, env=env, timeout_s=timeout_s)
+    start = cluster_cli if launcher == "slurm" else launch_cli
+    return start(argv, cwd=folder, env=env, timeout_s=timeout_s)
 
 
 def submit(cluster: SlurmCluster, folder: Path, name: str, *args: object) -> SlurmRun:
@@ -110,17 +112,10 @@ def submit(cluster: SlurmCluster, folder: Path, name: str, *args: object) -> Slu
 
 
 @contextmanager
-def following(folder: Path, name: str, *args: object) -> Iterator[subprocess.Popen[bytes]]:
+def following(folder: Path, name: str, *args: object) -> Iterator[BackgroundCommand]:
     """`dist-train launch` in the background, with its output in out.txt."""
     with (folder / "out.txt").open("wb") as out:
-        command = subprocess.Popen(
-            [*LAUNCH, "--name", name, *map(str, args)],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+        command = start_for_cluster([*WORDS, "--name", name, *map(str, args)], folder, out)
     try:
         yield command
     finally:

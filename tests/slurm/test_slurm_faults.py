@@ -35,6 +35,7 @@ def check_end(run: SlurmRun, undisturbed_pair: Hashes, requeued: str) -> None:
     "A rank killed by `kill -9` is restarted inside the job, an agent by one requeue; the same bits",
     limits="every process of the attempt gone within 15 s",
 )
+@pytest.mark.slow
 def test_a_killed_rank_is_restarted_inside_the_job(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
@@ -108,6 +109,7 @@ def alive(pids: set[int]) -> set[int]:
 )
 @pytest.mark.proof
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.slow
 def test_a_stopped_agent_is_lost_within_the_bound(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes, node: int
 ) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster
 from slurm_runs import SLOW, TWO_BY_TWO, SlurmRun, following, launch, submit
+from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
-from dist_train.testing import launch_cli
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ CANARY = "canary-4f1c07d2-in-no-file"
 @pytest.mark.proves(
     "2 nodes x 2 ranks on Slurm end with the bits of the local run",
 )
+@pytest.mark.slow
 def test_two_nodes_train_the_digits_to_the_local_runs_bits(slurm: SlurmCluster, tmp_path: Path) -> None:
     short = (*TWO_BY_TWO, DIGITS, "trainer.epochs=3")
     here = launch(tmp_path, "here", *short, launcher="local")
@@ -40,7 +41,7 @@ def test_two_nodes_train_the_digits_to_the_local_runs_bits(slurm: SlurmCluster, 
     assert "evaluation after epoch 3/3" in there.stdout, "launch shows what rank 0 prints"
     # What was submitted is what lies in plan/, and what Slurm holds.
     assert slurm.batch_script(remote.job_id) == (remote.run.plan / "job.sbatch").read_bytes()
-    status = launch_cli(["status", "there", "--exit-code"], cwd=tmp_path)
+    status = cluster_cli(["status", "there", "--exit-code"], cwd=tmp_path)
     assert status.code == 0, status
     assert "scontrol" in status.stdout, "who answered"
 
@@ -69,13 +70,13 @@ def test_what_the_dry_run_prints_is_what_slurm_gets(slurm: SlurmCluster, tmp_pat
         "#SBATCH --comment=hi", "#SBATCH --begin=now+1hour\n#SBATCH --comment=hi"
     )
     assert script == (held.run.plan / "job.sbatch").read_text()
-    status = launch_cli(["status", "digits"], cwd=tmp_path)
+    status = cluster_cli(["status", "digits"], cwd=tmp_path)
     assert "earliest start" in status.stdout, status
     for _ in range(2):
-        cancelled = launch_cli(["cancel", "digits"], cwd=tmp_path)
+        cancelled = cluster_cli(["cancel", "digits"], cwd=tmp_path)
         assert cancelled.code == 0, cancelled
     assert held.job["JobState"] == "CANCELLED"
-    after = launch_cli(["status", str(held.job_id), "--exit-code"], cwd=tmp_path)
+    after = cluster_cli(["status", str(held.job_id), "--exit-code"], cwd=tmp_path)
     assert after.code == 77, after
 
 
@@ -98,6 +99,7 @@ def test_the_dry_run_needs_neither_srun_nor_a_cluster(tmp_path: Path) -> None:
     "A rank's exit code is the job's and the command's; its own 79 requeues nothing",
     limits="codes 41 and 79",
 )
+@pytest.mark.slow
 def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     # The other rank waits: its own end would come later, with another code.
@@ -121,7 +123,7 @@ def test_a_ranks_exit_code_is_the_jobs_and_the_commands(slurm: SlurmCluster, tmp
         block = [line for line in ended.stderr.splitlines() if line.startswith("FAILED: ")]
         assert len(block) == 1, ended
         assert block[0].startswith("FAILED: rank 1 (node 1, local rank 0) on 127.0.0.")
-        assert launch_cli(["status", f"fail-{code}", "--exit-code"], cwd=tmp_path).code == code
+        assert cluster_cli(["status", f"fail-{code}", "--exit-code"], cwd=tmp_path).code == code
 
 
 @pytest.mark.proves(
@@ -252,7 +254,7 @@ def test_a_dead_controller_is_69_and_no_state_of_the_job(slurm: SlurmCluster, tm
     slurm.stop_controller()
     try:
         refused = launch(tmp_path, "late", *ONE_BY_ONE, DIGITS)
-        status = launch_cli(["status", "held"], cwd=tmp_path)
+        status = cluster_cli(["status", "held"], cwd=tmp_path)
     finally:
         slurm.start_controller()
     assert refused.code == 69, refused
@@ -261,17 +263,17 @@ def test_a_dead_controller_is_69_and_no_state_of_the_job(slurm: SlurmCluster, tm
     assert status.code == 69, status
     assert "unknown" in status.stdout
     assert "failed" not in status.stdout
-    assert launch_cli(["cancel", "held"], cwd=tmp_path).code == 0
+    assert cluster_cli(["cancel", "held"], cwd=tmp_path).code == 0
     assert held.job["JobState"] == "CANCELLED"
 
 
 def test_a_held_job_has_the_command_that_releases_it(slurm: SlurmCluster, tmp_path: Path) -> None:
     held = submit(slurm, tmp_path, "held", *ONE_BY_ONE, "--sbatch-arg", "begin=now+1hour", DIGITS)
     slurm.run("scontrol", "uhold", str(held.job_id))
-    status = launch_cli(["status", "held"], cwd=tmp_path)
+    status = cluster_cli(["status", "held"], cwd=tmp_path)
     assert "it will not start by itself" in status.stdout, status
     assert f"scontrol release {held.job_id}" in status.stdout
-    listed = launch_cli(["list"], cwd=tmp_path)
+    listed = cluster_cli(["list"], cwd=tmp_path)
     assert "pending" in listed.stdout, listed
 
 
@@ -287,7 +289,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(slurm: SlurmCluster, tmp_path: Path
     said = (tmp_path / "out.txt").read_text()
     assert f"detached: job {alone.job_id} goes on" in said
     assert "dist-train cancel alone" in said
-    followed = launch_cli(["logs", "alone", "-f", "--rank", "0"], cwd=tmp_path, timeout_s=90)
+    followed = cluster_cli(["logs", "alone", "-f", "--rank", "0"], cwd=tmp_path, timeout_s=90)
     assert followed.code == 0, followed
     assert "step 30/30" in followed.stdout
     alone.wait_done()
@@ -328,9 +330,9 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
         assert by_hand.job["JobState"] == "COMPLETED", by_hand.console()
         assert by_hand.job_id == int(said.stdout), f"job.json names the job of turn {turn}"
     assert by_hand.console().count("world 2 dir") == 2
-    status = launch_cli(["status", "train"], cwd=tmp_path)
+    status = cluster_cli(["status", "train"], cwd=tmp_path)
     assert "done" in status.stdout, status
-    refused = launch_cli(["resume", "train"], cwd=tmp_path)
+    refused = cluster_cli(["resume", "train"], cwd=tmp_path)
     assert refused.code == 78, refused
     assert "sbatch YOUR-SCRIPT" in refused.stderr
 
@@ -338,6 +340,7 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
 @pytest.mark.proves(
     "`srun python train.py`, one task per rank, works without an agent",
 )
+@pytest.mark.slow
 def test_direct_mode_one_task_per_rank_by_srun(slurm: SlurmCluster, tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(

@@ -24,6 +24,7 @@ def greeting(folder: Path) -> Path:
 
 
 @pytest.mark.proves("Options of srun reach the real srun as they were given (`--srun-arg`)")
+@pytest.mark.slow
 def test_options_of_srun_reach_it_exact(slurm: SlurmCluster, tmp_path: Path) -> None:
     odd = tmp_path / "it's $HOME; a prolog.sh"
     odd.write_text("#!/bin/bash\necho export GREETING=from-the-prolog\n")
@@ -67,6 +68,7 @@ def test_nodes_with_unlike_counts_of_gpus_are_refused(slurm: SlurmCluster, tmp_p
 
 
 @pytest.mark.proves("A site's own signal (`--sbatch-arg signal=B:USR1@300`) saves, requeues and ends alike")
+@pytest.mark.slow
 def test_a_signal_to_the_batch_script_saves_and_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
     words = ("--sbatch-arg", "signal=B:USR1@300", "--time", "60", *SLOWLY, SLOW, "trainer.steps=60")
     run = submit(slurm, tmp_path, "signalled", *TWO_BY_ONE, *words)
@@ -97,6 +99,7 @@ def test_an_array_is_refused_before_the_queue_and_says_where_one_runs(
 
 
 @pytest.mark.proves("Elements of a job array that launch locally are runs of their own")
+@pytest.mark.slow
 def test_each_element_of_an_array_of_local_runs_is_a_run_of_its_own(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:

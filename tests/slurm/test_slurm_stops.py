@@ -12,10 +12,10 @@ from conftest import lend, require_binaries
 from slurm_cluster import BINARIES, SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
+from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
-from dist_train.testing import launch_cli
 
 # Its handler takes longer than the agent waits for a script to read the stop flag.
 PLAIN = """
@@ -65,6 +65,7 @@ def slurm_user_signal(
     "A preemption saves and requeues once, by TERM or by the job's own signal; the same bits",
     limits="GraceTime 5 s and TERM",
 )
+@pytest.mark.slow
 def test_a_preemption_by_terms_default_signal(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_preemption_by_terms_default_signal(
     limits="GraceTime 5 s and TERM",
 )
 @pytest.mark.proof
+@pytest.mark.slow
 def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes) -> None:
     check_preemption(slurm, tmp_path, undisturbed, "low15", TWO_BY_TWO)
 
@@ -86,6 +88,7 @@ def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, u
 )
 @pytest.mark.proof
 @pytest.mark.parametrize("partition", ["low5", "low15"])
+@pytest.mark.slow
 def test_a_preemption_by_the_users_signal(
     slurm_user_signal: SlurmCluster, tmp_path: Path, undisturbed: Hashes, partition: str
 ) -> None:
@@ -160,6 +163,7 @@ def test_a_preemption_that_ends_a_command_of_a_rank_is_requeued(slurm: SlurmClus
     limits="of two minutes",
 )
 @pytest.mark.proof
+@pytest.mark.slow
 def test_a_real_time_limit_saves_and_goes_on(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes
 ) -> None:
@@ -193,11 +197,12 @@ def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
 @pytest.mark.proves(
     "A cancelled job saves and is not requeued, by `dist-train cancel` and by `scancel`",
 )
+@pytest.mark.slow
 def test_a_cancelled_job_saves_and_stays_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     with following(tmp_path, "cancelled", *TWO_BY_ONE, *SLOWLY, SLOW, "trainer.steps=100000") as command:
         found = SlurmRun(slurm, RunDir(tmp_path / "runs" / "cancelled"))
         found.wait_for_step(10)
-        said = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
+        said = cluster_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)
         assert said.code == 0, said
         assert command.wait(timeout=30) == 77, (tmp_path / "out.txt").read_text()
     killed = submit(slurm, tmp_path, "killed", *TWO_BY_ONE, *SLOWLY, SLOW, "trainer.steps=100000")
@@ -208,7 +213,7 @@ def test_a_cancelled_job_saves_and_stays_ended(slurm: SlurmCluster, tmp_path: Pa
         saved = newest_step(run.run)
         assert saved is not None
         assert run.job["Restarts"] == "0"
-        assert launch_cli(["status", run.run.path.name, "--exit-code"], cwd=tmp_path).code == 77
+        assert cluster_cli(["status", run.run.path.name, "--exit-code"], cwd=tmp_path).code == 77
     killed.wait_for(lambda: bool(killed.events("preempted")), "scancel's TERM is a notice to save")
 
 
@@ -229,7 +234,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     assert "not requeued; go on with: dist-train resume" in said
     assert once.job["ExitCode"] == "75:0"
     first = once.job_id
-    resumed = launch_cli(["resume", "once"], cwd=tmp_path, timeout_s=90)
+    resumed = cluster_cli(["resume", "once"], cwd=tmp_path, timeout_s=90)
     assert resumed.code == 0, resumed
     assert once.job_id > first
     assert once.hashes == undisturbed_pair
@@ -239,6 +244,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     "Three starts without progress end with 76",
 )
 @pytest.mark.proof
+@pytest.mark.slow
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)
     for restart in range(3):

@@ -1,32 +1,32 @@
-"""A process that has imported torch, and forks commands: the import is most of the time of a test.
+"""A process that has imported modules, and forks commands: the imports are most of the time of a test.
 
-    python -P command_server.py DESCRIPTOR PARENT_PID
+    python -P command_server.py DESCRIPTOR PARENT_PID MODULE...
 
-The command's agents are forked from it likewise, and their ranks from the agents' warm parents. A command
-that needs other early variables (dist_train/prewarm/early_variables.py) is started as a user does.
+Where torch is among the modules, the agents of `launch` are forked from the command likewise, and their
+ranks from the agents' warm parents. It forks single agents and containers too (agent_fork.py). What needs
+other early variables (dist_train/prewarm/early_variables.py) is started as a user does.
 """
 
 from __future__ import annotations
 
-import ctypes
+import builtins
 import importlib
 import json
-import logging
 import os
-import runpy
 import signal
 import socket
 import subprocess
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
 MESSAGE = b"command"
+COMMAND, SCRIPT, RANK = "command", "script", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
 
@@ -34,7 +34,7 @@ THREADS = "1"  # per rank; read while torch is imported
 class CommandForked(BaseException):
     """Raised in a command after its fork: it leaves the server's frames.
 
-    Its arguments are those after `dist-train`.
+    Its arguments are COMMAND and those after `dist-train`; or SCRIPT or RANK, a script and its arguments.
     """
 
 
@@ -47,26 +47,44 @@ def main(argv: Sequence[str]) -> None:
     end_with_parent(int(argv[1]), signal.SIGKILL)
     os.environ["OMP_NUM_THREADS"] = THREADS
     set_title("dist-train test commands")
-    _import_all()
+    _import_all(argv[2:])
     try:
         _serve(socket.socket(fileno=int(argv[0])))
     except CommandForked as command:
-        args = list(command.args)
+        kind, *args = command.args
+    if kind == SCRIPT:
+        set_title(f"{sys.executable} {args[0]}")
+        _run_script(args[0], args[1:])
+        return  # and this interpreter ends as the script's
+    if kind == RANK:
+        from dist_train.agent.workers import worker_main
+
+        worker_main.main([str(os.getppid()), "script", *args])
     set_title(f"{sys.prefix}/bin/dist-train")
     import dist_train.cli.main
 
-    importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
+    if "torch" in sys.modules:
+        importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
     sys.argv = [str(dist_train.cli.main.__file__), *args]
     dist_train.cli.main.main()
 
 
-def _import_all() -> None:
+def _run_script(path: str, args: Sequence[str]) -> None:
+    """Run it as `python PATH ARGS` does: it is `__main__` to the end of the process."""
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=path, __builtins__=builtins)
+    sys.modules["__main__"] = module
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
+
+
+def _import_all(modules: Sequence[str]) -> None:
     from dist_train.jobs.frozen_imports import frozen_imports
 
     with frozen_imports():
-        import torch._dynamo  # noqa: F401
-
-        import launchers.local  # noqa: F401
+        for module in modules:
+            importlib.import_module(module)
     pid = os.fork()  # OpenBLAS ends its threads at a fork
     if pid == 0:
         os._exit(0)
@@ -81,28 +99,31 @@ def _serve(connection: socket.socket) -> None:
                 pass
         if message != MESSAGE:
             os._exit(0)
-        body, out, err, status, held = received
+        body, out, err, status, held, *more = received
         with open(body, "rb") as file:
             file.seek(0)
             request = json.load(file)
         if os.fork() == 0:
             connection.close()
-            _hold(request, out, err, status, held)
-        for descriptor in (out, err, status, held):
+            _hold(request, out, err, status, held, more)
+        for descriptor in (out, err, status, held, *more):
             os.close(descriptor)
 
 
-def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int) -> None:
-    """Fork the command, say its pid, its exit status, and reap it when nobody asks for it any more."""
-    from dist_train.agent.warm_parent.process_reset import reset_process
+def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int, more: list[int]) -> None:
+    """Fork what is asked for, say its pid, its exit status, and reap it when nobody asks for it any more."""
+    if "container" in request:
+        from dist_train.jobs.parent_death_signal import end_with_parent
 
+        end_with_parent(os.getppid(), signal.SIGKILL)
+    holder = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.setsid()
-        reset_process(request["environ"], request["folder"], {1: out, 2: err})
-        raise CommandForked(*request["args"])
-    os.close(out)
-    os.close(err)
+        os.close(status)
+        os.close(held)
+        _become(request, out, err, more, holder)
+    for descriptor in (out, err, *more):
+        os.close(descriptor)
     os.write(status, b"%d\n" % pid)
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
@@ -113,6 +134,24 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
     os._exit(0)
 
 
+def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], holder: int) -> None:
+    from dist_train.agent.warm_parent.process_reset import reset_process
+
+    if "container" in request:
+        from warm_commands.agent_fork import run_container
+
+        run_container(request, out, err, more[0], holder)
+    os.setsid()
+    reset_process(request["environ"], request["folder"], {1: out, 2: err})
+    if "agent" in request:
+        from warm_commands.agent_fork import run_agent
+
+        run_agent(request["agent"], request["environ"])
+    if request["kind"] == RANK:  # as the agent starts it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    raise CommandForked(request["kind"], *request["args"])
+
+
 class _ForkedAgents:
     """The module `subprocess` as launchers.local sees it: agents are forks of this process."""
 
@@ -121,6 +160,7 @@ class _ForkedAgents:
 
     def Popen(self, argv: Sequence[str], **options: Any) -> Any:  # noqa: N802 - the name of subprocess
         """Start a process as subprocess.Popen does, an agent by a fork where that makes no difference."""
+        from warm_commands.agent_fork import run_agent
         from warm_commands.forked_command import ForkedChild, same_early_variables
 
         threads = argv[list(argv).index("--threads-per-rank") + 1] if "--threads-per-rank" in argv else ""
@@ -131,34 +171,8 @@ class _ForkedAgents:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _run_agent(argv, environ, tuple(options.get("pass_fds", ())))
+            run_agent(argv, environ, tuple(options.get("pass_fds", ())))
         return ForkedChild(pid)
-
-
-def _run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, ...]) -> NoReturn:
-    from dist_train.agent.warm_parent.process_reset import reset_process
-
-    code = 1
-    try:
-        os.setsid()
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for name in ("", "dist_train"):
-            logging.getLogger(name).handlers.clear()
-        reset_process(environ, os.getcwd(), {1: 1, 2: 2, **{each: each for each in kept}})
-        sys.argv = ["dist_train.agent", *argv[4:]]
-        # Returns in ranks only: an agent ends by os._exit.
-        runpy.run_module("dist_train.agent", run_name="__main__", alter_sys=True)
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 0
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    # The interpreter's own end from here: the frames below are the command's, which must not end twice.
-    ctypes.pythonapi.Py_Exit(code)
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from warm_commands.command_server import MESSAGE, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, RANK, SCRIPT, THREADS
 
 from dist_train.prewarm.early_variables import early_variables
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _OF_ONE_TEST = ("LEAK_CHECK_TEST", "PYTEST_CURRENT_TEST", "OMP_NUM_THREADS")
+_THREAD = "starts command servers"
 _ANSWER_S = 60.0  # the server imports torch first
 
 
@@ -90,10 +93,14 @@ class ForkedCommand:
             raise subprocess.TimeoutExpired("dist-train", timeout or 0.0)
         return code
 
+    def send_signal(self, number: int) -> None:
+        """Signal it if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """Send SIGKILL if it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def _read(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
@@ -103,50 +110,71 @@ class ForkedCommand:
         return self.returncode
 
 
-def _server_environ() -> dict[str, str]:
-    """This process's environment, with room for more: forks show theirs in the memory of the server's."""
-    own = {name: value for name, value in os.environ.items() if name not in _OF_ONE_TEST}
+def _server_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment with room for more: forks show theirs in the memory of the server's."""
+    own = {name: value for name, value in environ.items() if name not in _OF_ONE_TEST}
     return {**own, "DIST_TRAIN_TESTING_ROOM": "x" * 8192}
 
 
 class CommandServer:
-    """The client of one server process."""
+    """The client of one server process.
 
-    def __init__(self) -> None:
+    Args:
+        environ: its environment, and so the early variables of its forks.
+        modules: what it imports.
+    """
+
+    def __init__(self, environ: Mapping[str, str], modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environ = dict(os.environ)
+        self.environ = dict(environ)
+        program = str(Path(__file__).with_name("command_server.py"))
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    str(Path(__file__).with_name("command_server.py")),
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
+                [sys.executable, "-P", program, str(theirs.fileno()), str(os.getpid()), *modules],
                 pass_fds=(theirs.fileno(),),
-                env=_server_environ(),
+                env=_server_environ(environ),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
         self._connection = ours
 
     @property
-    def pid(self) -> int:
-        """The server's process id."""
-        return self._process.pid
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
 
-    def start(
+    def command(
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
     ) -> ForkedCommand:
         """Run `dist-train ARGS`, with these descriptors as its output."""
-        request = {"args": list(args), "environ": dict(environ), "folder": folder}
+        return self._start(COMMAND, args, folder, environ, out, err)
+
+    def start_script(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `python ARGS`, where the first one is a script; likewise."""
+        return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def start_rank(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run a script as an agent's rank on its own, by the module that every rank begins with; likewise."""
+        return self._start(RANK, args, folder, environ, out, err)
+
+    def _start(
+        self, kind: str, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        request = {"kind": kind, "args": list(args), "environ": dict(environ), "folder": folder}
+        return self.fork(request, out, err)
+
+    def fork(self, request: Mapping[str, Any], out: int, err: int, *more: int) -> ForkedCommand:
+        """Fork what is asked for: see command_server."""
         body = os.memfd_create("command", os.MFD_CLOEXEC)
         status_read, status_write = os.pipe()
         held_read, held_write = os.pipe()
         with open(body, "wb", closefd=False) as file:
             file.write(json.dumps(request).encode())
-        socket.send_fds(self._connection, [MESSAGE], [body, out, err, status_write, held_read])
+        socket.send_fds(self._connection, [MESSAGE], [body, out, err, status_write, held_read, *more])
         for descriptor in (body, status_write, held_read):
             os.close(descriptor)
         return ForkedCommand(status_read, held_write)
@@ -157,11 +185,47 @@ class CommandServer:
         self._process.wait()
 
 
-_servers: list[CommandServer] = []
+# What `launch` and its agents and ranks import.
+RANKS = (
+    "torch._dynamo",
+    "launchers.local",
+    "dist_train.agent.main",
+    "dist_train.resilience.session",
+    "dist_train.trainer.run_training",
+)
+_servers: dict[tuple[str, ...], CommandServer] = {}
+_requests: queue.Queue[Callable[[], None]] = queue.Queue()
+_starting = threading.Lock()
 
 
-def command_server() -> CommandServer:
-    """Return the server of this process; the first call starts it."""
-    if not _servers or _servers[0]._process.poll() is not None:
-        _servers[:] = [CommandServer()]
-    return _servers[0]
+def command_server(modules: tuple[str, ...] = RANKS) -> CommandServer:
+    """Return this process's server with these modules; the first call starts it."""
+    with _starting:
+        found = _servers.get(modules)
+        if found is None or not found.is_alive:
+            found = _servers[modules] = _in_lasting_thread(lambda: CommandServer(os.environ, modules))
+    return found
+
+
+def _in_lasting_thread(start: Callable[[], CommandServer]) -> CommandServer:
+    """Start a server in a thread that lasts: it ends with the thread that has started it (prctl(2))."""
+    if not any(thread.name == _THREAD for thread in threading.enumerate()):
+        threading.Thread(target=_start_servers, name=_THREAD, daemon=True).start()
+    answer: queue.Queue[CommandServer | BaseException] = queue.Queue()
+
+    def run() -> None:
+        try:
+            answer.put(start())
+        except BaseException as error:
+            answer.put(error)
+
+    _requests.put(run)
+    found = answer.get()
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _start_servers() -> None:
+    while True:
+        _requests.get()()

@@ -1,7 +1,8 @@
-"""The options of `launch` and the groups of its --help; each launcher's own come from its options model."""
+"""The options of `launch` and the groups of its --help; each launcher's own come from its rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,8 @@ from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NO
 from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb
 from dist_train.errors import ConfigError
-from dist_train.jobs.launcher import load_launcher
 from dist_train.profiling.profiled_steps import DEFAULT
+from dist_train.jobs.launcher import OptionRow, load_launcher, rows_of_model
 
 
 @dataclass(frozen=True)
@@ -140,28 +141,32 @@ def _adapter_groups() -> list[OptionGroup]:
     groups: list[OptionGroup] = []
     for name in registry.names("launchers"):
         try:
-            launcher = load_launcher(name)
+            rows = _rows(name)
         except ConfigError:
             continue  # raised again where it is chosen
-        fields = launcher.Options.model_fields
-        options = []
-        for field_name, info in fields.items():
-            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            flags = extra.get("flags", ["--" + field_name.replace("_", "-")])
-            if not isinstance(flags, list):
-                continue  # flags=False: for config files only
-            option = _value(
-                *[str(flag) for flag in flags],
+        options = [
+            _value(
+                *(row.flags or ("--" + field_name.replace("_", "-"),)),
                 field_name,
-                help=info.description or "",
-                metavar=str(extra["metavar"]) if "metavar" in extra else None,
+                help=row.help,
+                metavar=row.metavar or None,
             )
-            options.append(option)
+            for field_name, row in rows.items()
+        ]
         if options:
             title = f"{name.capitalize()} (with --launcher {name})"
             groups.append(OptionGroup(title, options, frozenset({name})))
     # Long groups last: readers get to the short ones.
     return sorted(groups, key=lambda group: len(group.options))
+
+
+def _rows(launcher: str) -> Mapping[str, OptionRow]:
+    """The launcher's own options: from its table where it has one, else from its options model."""
+    table = registry.companion("launchers", launcher, "option_rows")
+    if table is not None:
+        rows: Mapping[str, OptionRow] = table.OPTION_ROWS
+        return rows
+    return rows_of_model(load_launcher(launcher).Options)
 
 
 class LaunchCommand(Verb):

@@ -9,9 +9,12 @@ import ast
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dist_train.errors import ConfigError, UsageError
-from dist_train.jobs.spec import Target
+
+if TYPE_CHECKING:
+    from dist_train.jobs.spec import Target
 
 SPELLINGS = {"underscore": "--local_rank", "dash": "--local-rank"}
 CHOICES = ("auto", *SPELLINGS, "none")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dist_train.errors import UsageError
-from dist_train.jobs.launcher import Launcher
-from dist_train.jobs.spec import JobSpec
+
+if TYPE_CHECKING:
+    from dist_train.jobs.launcher import Launcher
+    from dist_train.jobs.spec import JobSpec
 
 Progress = Literal["live", "plain", "none"]
 CHOICES = ("auto", "live", "plain", "none")

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train.cli.launch.arguments import YAML_SUFFIXES, asks_for_help, parse, target_of
-from dist_train.cli.launch.build_job import build_job
 from dist_train.cli.launch.launch_options import LaunchCommand, option_groups
-from dist_train.cli.launch.prepare_run import prepare_run, remove_folders, without_run_dir
-from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
-from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.shell_complete import files
 from dist_train.cli.options.verb import examples
-from dist_train.jobs.launcher import SubmissionUnknown, SubmittedMeanwhile
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -74,6 +69,13 @@ def make_command() -> _Launch:
 
 def launch(argv: Sequence[str]) -> int:
     """Plan, submit and follow; return the job's exit code."""
+    # Not for --help and completion, which this module is imported for too.
+    from dist_train.cli.launch.build_job import build_job
+    from dist_train.cli.launch.prepare_run import prepare_run, remove_folders, without_run_dir
+    from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
+    from dist_train.cli.live.display_mode import choose
+    from dist_train.jobs.launcher import SubmissionUnknown, SubmittedMeanwhile
+
     command = make_command()
     arguments = parse(command, argv)
     job = build_job(arguments, command.groups)

@@ -7,24 +7,21 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from launchers._kubernetes.kubernetes_option_rows import OPTION_ROWS
 from launchers._kubernetes.manifest import option_values, pod_patch_file, validators
 from launchers._kubernetes.manifest.quantities import mebibytes
 
 
-def _text(description: str, metavar: str, default: str | None = None) -> Any:
-    return Field(
-        default=default, min_length=1, description=description, json_schema_extra={"metavar": metavar}
-    )
+def _text(name: str, default: str | None = None) -> Any:
+    return OPTION_ROWS[name].field(default, min_length=1)
 
 
-def _list(description: str, metavar: str) -> Any:
-    return Field(
-        default=(), description=f"{description}  (repeatable)", json_schema_extra={"metavar": metavar}
-    )
+def _list(name: str) -> Any:
+    return OPTION_ROWS[name].field(())
 
 
-def _yes_no(description: str) -> Any:
-    return Field(default=False, description=description, json_schema_extra={"metavar": "yes|no"})
+def _id(name: str) -> Any:
+    return OPTION_ROWS[name].field(ge=0, le=2**31 - 1)
 
 
 class Options(BaseModel):
@@ -32,74 +29,30 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image: str | None = _text("Image with dist-train, torch and your code; a digest is safest.", "IMAGE")
-    kind: Literal["job", "jobset", "volcano", "trainjob"] = Field(
-        default="job",
-        description="job needs nothing installed; the others need JobSet, Volcano or Kubeflow Trainer.  "
-        "[default: job]",
-        json_schema_extra={"metavar": "job|jobset|volcano|trainjob"},
-    )
-    namespace: str = _text("Namespace.  [default: default]", "NS", "default")
-    context: str | None = _text("Context of the kubeconfig.  [default: its current one]", "NAME")
-    queue: str | None = _text("Kueue's local queue; with volcano, its queue.", "QUEUE")
-    run_volume: str | None = _text(
-        "Where runs are kept, mounted at /runs: pvc/NAME[:FOLDER] or emptydir.", "VOLUME"
-    )
-    pod_patch: dict[str, Any] | None = Field(
-        default=None,
-        description="YAML merged into the pod template last (metadata:, spec:).",
-        json_schema_extra={"metavar": "FILE"},
-    )
-    python: str = _text("Python in the image.  [default: python]", "PYTHON", "python")
-    workdir: str = _text(
-        "Where the current directory's code is in the image or on a volume.  [default: /workspace]",
-        "DIR",
-        "/workspace",
-    )
-    service_account: str | None = _text("Service account of the pods.", "NAME")
-    priority_class: str | None = _text("Priority class of the pods.", "NAME")
-    image_pull_secret: str | None = _text("Secret for pulling the image.", "NAME")
-    resource: tuple[str, ...] = _list(
-        "Any other resource: rdma/ib=1. ephemeral-storage=50Gi, or none, which is the default with Kueue's "
-        "--queue.",
-        "NAME=N",
-    )
-    gpu_resource: str = _text(
-        "What a GPU is called in the cluster: amd.com/gpu, or a MIG profile such as nvidia.com/mig-1g.5gb.  "
-        "[default: nvidia.com/gpu]",
-        "NAME",
-        option_values.GPU,
-    )
-    node_selector: tuple[str, ...] = _list("Label that the nodes must have.", "K=V")
-    toleration: tuple[str, ...] = _list("Taint to tolerate.", "KEY[=V][:EFFECT]")
-    annotation: tuple[str, ...] = _list("Annotation of the pods.", "K=V")
-    secret_ref: tuple[str, ...] = _list(
-        "A variable from a key of a Secret in the namespace. --secret HF_TOKEN alone means "
-        "HF_TOKEN=hf-token/HF_TOKEN.",
-        "NAME=SECRET/KEY",
-    )
-    shm: str | None = _text(
-        "Size of /dev/shm, a part of --mem.  [default: a quarter of --mem, at most 8Gi]", "16Gi"
-    )
-    run_as_user: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**31 - 1,
-        description="User id of the pods.  [default: the image's, which must be numeric]",
-        json_schema_extra={"metavar": "UID"},
-    )
-    fs_group: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**31 - 1,
-        description="Group that may write the volumes.  [default: none is set]",
-        json_schema_extra={"metavar": "GID"},
-    )
-    rdma: bool = _yes_no("Add what RDMA needs and the restricted level forbids (IPC_LOCK).  [default: no]")
-    network_policy: bool = _yes_no("Let the pods talk to each other and to DNS alone.  [default: no]")
-    ttl: str = _text(
-        "When the ended job is removed from the cluster: 30m, 12h, 7d or never.  [default: 7d]", "TIME", "7d"
-    )
+    image: str | None = _text("image")
+    kind: Literal["job", "jobset", "volcano", "trainjob"] = OPTION_ROWS["kind"].field("job")
+    namespace: str = _text("namespace", "default")
+    context: str | None = _text("context")
+    queue: str | None = _text("queue")
+    run_volume: str | None = _text("run_volume")
+    pod_patch: dict[str, Any] | None = OPTION_ROWS["pod_patch"].field()
+    python: str = _text("python", "python")
+    workdir: str = _text("workdir", "/workspace")
+    service_account: str | None = _text("service_account")
+    priority_class: str | None = _text("priority_class")
+    image_pull_secret: str | None = _text("image_pull_secret")
+    resource: tuple[str, ...] = _list("resource")
+    gpu_resource: str = _text("gpu_resource", option_values.GPU)
+    node_selector: tuple[str, ...] = _list("node_selector")
+    toleration: tuple[str, ...] = _list("toleration")
+    annotation: tuple[str, ...] = _list("annotation")
+    secret_ref: tuple[str, ...] = _list("secret_ref")
+    shm: str | None = _text("shm")
+    run_as_user: int | None = _id("run_as_user")
+    fs_group: int | None = _id("fs_group")
+    rdma: bool = OPTION_ROWS["rdma"].field(False)
+    network_policy: bool = OPTION_ROWS["network_policy"].field(False)
+    ttl: str = _text("ttl", "7d")
     # No option of the command line, but kept with the run: resume may be called from any directory.
     source: str = Field(
         default_factory=lambda: str(Path.cwd()),

@@ -102,7 +102,13 @@ def test_an_agent_does_not_wait_for_ever_for_its_last_words() -> None:
     left = output.close(0.3)
     assert 0 < left <= 500_000
     assert time.monotonic() - began < 10.0
-    stopped.read_all().join(5.0)
+    reader = stopped.read_all()
+    taken = -1
+    while taken != len(stopped.text):  # let whoever writes go on
+        taken = len(stopped.text)
+        time.sleep(0.3)
+    stopped.stream.close()
+    reader.join(5.0)
 
 
 def test_a_reader_that_is_only_slow_gets_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from started_rank import run_forked
 
 WAITS = """
 import os, signal
@@ -36,16 +37,14 @@ def test_a_rank_can_be_interrupted_though_its_shell_ignores_sigint(tmp_path: Pat
 
 @pytest.mark.parametrize("last", ["", "raise SystemExit"])
 def test_a_script_whose_last_losses_were_not_finite_ends_with_73(tmp_path: Path, last: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
+    script = (
         "import torch, dist_train as dt\n"
         'run = dt.init(seed=0, device="cpu")\n'
         "run.check_finite(torch.tensor(1.0))\n"
         'run.check_finite(torch.tensor(float("nan")))\n' + last
     )
-    rank = [sys.executable, "-P", "-m", "dist_train.agent.workers.worker_main", str(os.getpid()), "script"]
-    done = subprocess.run([*rank, str(script)], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "call 2: the loss is not finite" in done.stderr) == (73, True), done
+    code, said = run_forked(tmp_path, script)
+    assert (code, "call 2: the loss is not finite" in said) == (73, True), said
 
 
 def test_a_scripts_globals_are_those_of_a_plain_python(tmp_path: Path) -> None:

@@ -138,7 +138,9 @@ class Slow(Scaled):
         time.sleep(0.8)
 
 
-def test_a_timeout_is_passed_on() -> None:
+def test_a_timeout_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # How long torch waits for a worker that still reads.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
     with pytest.raises(RuntimeError, match="timed out after"):
         next(iter(loader(Slow(), 8, workers=1, timeout=0.2)))
     assert multiprocessing.active_children() == []

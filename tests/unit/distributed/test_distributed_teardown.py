@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from warm_commands.forked_command import command_server
+from warm_commands.warm_launch import COLD
 
 pytestmark = pytest.mark.multiprocess
 
@@ -25,36 +28,46 @@ print("last line")
 """
 
 
-def _run(tmp_path: Path, last: str, n: int = 2) -> tuple[list[int], list[str], float]:
+def _run(
+    tmp_path: Path, last: str, n: int = 2, new_interpreters: bool = False
+) -> tuple[list[int], list[str], float]:
+    """Exit code and output of each rank, and the seconds.
+
+    Args:
+        new_interpreters: start them as a user does, else as forks of a process that has imported torch.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(last=last))
-    began = time.monotonic()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), f"file://{tmp_path}/meeting"],
-            env={
-                **os.environ,
-                "RANK": str(r),
-                "LOCAL_RANK": str(r),
-                "WORLD_SIZE": str(n),
-                "OMP_NUM_THREADS": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for r in range(n)
-    ]
-    try:
-        texts = [process.communicate(timeout=40)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [process.returncode for process in processes], texts, time.monotonic() - began
+    outputs = [tmp_path / f"said-{rank}" for rank in range(n)]
+    words = [str(script), f"file://{tmp_path}/meeting"]
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in outputs]
+        began = time.monotonic()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, *words], env=_environ(rank, n), stdout=file, stderr=subprocess.STDOUT
+            )
+            if new_interpreters or os.environ.get(COLD) == "1"
+            else command_server().start_script(
+                words, str(tmp_path), _environ(rank, n), file.fileno(), file.fileno()
+            )
+            for rank, file in enumerate(files)
+        ]
+        try:
+            codes = [process.wait(timeout=40) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    return codes, [path.read_text() for path in outputs], time.monotonic() - began
+
+
+def _environ(rank: int, n: int) -> dict[str, str]:
+    ours = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "OMP_NUM_THREADS": 1}
+    return {**os.environ, **{name: str(value) for name, value in ours.items()}}
 
 
 def test_a_script_that_never_closes_its_run_exits_cleanly(tmp_path: Path) -> None:
-    codes, texts, _ = _run(tmp_path, "")
+    codes, texts, _ = _run(tmp_path, "", new_interpreters=True)
     assert (codes, texts) == ([0, 0], ["last line\n"] * 2)
     assert not (tmp_path / "meeting").exists()
 

@@ -118,11 +118,12 @@ def test_whose_heartbeat_can_only_be_read_is_running_once_it_beats_and_else_unkn
 ) -> None:
     append_event(run, "attempt_started", 0)
     lease(run, "elsewhere", 1)
-    monkeypatch.setattr(run_state, "_BEAT_SEEN_S", 1.0)
+    monkeypatch.setattr(run_state, "_BEAT_SEEN_S", 0.3)
     monkeypatch.setattr(run_state, "file_age_s", lambda path, folder: None)  # a reader without rights
     state = lease_state(run)
     assert (state.phase, state.source) == ("unknown", "lease")
-    beat = threading.Timer(0.3, lease, (run, "elsewhere", 1))
+    monkeypatch.setattr(run_state, "_BEAT_SEEN_S", 20.0)
+    beat = threading.Timer(0.2, lease, (run, "elsewhere", 1))
     beat.start()
     assert lease_state(run).phase == "running"
     beat.join()

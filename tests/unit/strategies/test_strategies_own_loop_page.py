@@ -15,7 +15,8 @@ from torch import nn
 from dist_train.data.exact_loader import ExactLoader
 from dist_train.testing import run_ranks
 
-pytestmark = pytest.mark.multiprocess
+# One worker runs the page's blocks at each world size, once.
+pytestmark = [pytest.mark.multiprocess, pytest.mark.xdist_group("own-loop-page")]
 
 PAGE = Path(__file__).parents[3] / "docs/concepts/your-own-loop.md"
 

@@ -19,7 +19,8 @@ import dist_train as dt
 from dist_train.distributed.gradient_weights.kept_batches import KeptBatch
 from dist_train.testing import run_ranks
 
-pytestmark = pytest.mark.multiprocess
+# One worker runs all loops at each world size, once.
+pytestmark = [pytest.mark.multiprocess, pytest.mark.xdist_group("uneven-gradients")]
 
 
 def read_ahead(run: dt.Run) -> None:

@@ -28,6 +28,17 @@ def test_child():
     subprocess.Popen(SLEEPER)
 
 
+def test_fork_of_a_thread():
+    def fork():
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+
+
 def test_orphan(tmp_path):
     start = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
     subprocess.run([sys.executable, "-c", start, *SLEEPER], check=True, stdout=subprocess.DEVNULL)
@@ -84,7 +95,8 @@ def test_each_leak_fails_its_own_test_and_is_named(tmp_path: Path, workers: tupl
     code, said = run_pytest(tmp_path, TESTS, "--tb=short", "-rE", *workers)
     assert code == 1, said
     failed = {line.split("::")[1].split()[0] for line in said.splitlines() if line.startswith("ERROR test_")}
-    leaky = {"test_child", "test_orphan", "test_variable", "test_thread", "test_file", "test_directory"}
+    leaky = {"test_child", "test_fork_of_a_thread", "test_orphan"}
+    leaky |= {"test_variable", "test_thread", "test_file", "test_directory"}
     assert failed == leaky, said
     assert "environment variable set: LEFT_BEHIND='yes'" in said
     assert "thread still running: left-thread" in said
@@ -93,7 +105,7 @@ def test_each_leak_fails_its_own_test_and_is_named(tmp_path: Path, workers: tupl
     pids = [
         int(line.split("pid ")[1].split()[0]) for line in said.splitlines() if "process still running" in line
     ]
-    assert len(set(pids)) == 2, said
+    assert len(set(pids)) == 3, said
     assert not any(pid_is_alive(pid) for pid in pids)
 
 

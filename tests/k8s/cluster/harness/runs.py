@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warm_commands.warm_launch import BackgroundCommand, cluster_cli, launch_cli, start_for_cluster
+
 from cluster.kubernetes_cluster import KubernetesCluster
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import read_events
 from dist_train.rundir.result import read_result
-from dist_train.testing import CliResult, launch_cli
+from dist_train.testing import CliResult
 
 _TESTS = Path(__file__).resolve().parents[3]
 # The config of Slurm's tests: digits with dropout, two loader workers, slow in the first attempt.
@@ -84,12 +84,12 @@ def launch(folder: Path, name: str, *args: object, timeout_s: float = 100, **mor
     """`dist-train launch --launcher kubernetes` in the folder's code/, to its end."""
     volume = () if "--run-volume" in args else VOLUME
     argv = ["launch", "--launcher", "kubernetes", "--name", name, *PODS, *volume, *map(str, args)]
-    return launch_cli(argv, cwd=folder / "code", timeout_s=timeout_s, **more)
+    return cluster_cli(argv, cwd=folder / "code", timeout_s=timeout_s, **more)
 
 
 def verb(folder: Path, *args: str) -> CliResult:
     """Run another command in the same folder."""
-    return launch_cli(list(args), cwd=folder / "code", timeout_s=60)
+    return cluster_cli(list(args), cwd=folder / "code", timeout_s=60)
 
 
 def submit(cluster: KubernetesCluster, folder: Path, name: str, *args: object) -> Run:
@@ -100,18 +100,11 @@ def submit(cluster: KubernetesCluster, folder: Path, name: str, *args: object) -
 
 
 @contextmanager
-def following(folder: Path, name: str, *args: object) -> Iterator[subprocess.Popen[bytes]]:
+def following(folder: Path, name: str, *args: object) -> Iterator[BackgroundCommand]:
     """`dist-train launch` in the background, with its output in out.txt."""
-    argv = [sys.executable, "-P", "-m", "dist_train.cli.main", "launch", "--launcher", "kubernetes"]
+    argv = ["launch", "--launcher", "kubernetes", "--name", name, *PODS, *VOLUME, *map(str, args)]
     with (folder / "out.txt").open("wb") as out:
-        command = subprocess.Popen(
-            [*argv, "--name", name, *PODS, *VOLUME, *map(str, args)],
-            cwd=folder / "code",
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+        command = start_for_cluster(argv, folder / "code", out)
     try:
         yield command
     finally:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from warm_commands.warm_launch import BackgroundCommand
+
 from cluster.harness.runs import TWO_BY_ONE, following, launch, verb, wait_for
 from cluster.kubernetes_cluster import KubernetesCluster
 from cluster.pod import Pod
@@ -33,7 +35,7 @@ def termination_message(
 class Followed:
     """A running `dist-train launch` (or `logs -f`), with its output in a file."""
 
-    command: subprocess.Popen[bytes]
+    command: BackgroundCommand
     out: Path
 
     @property

@@ -9,10 +9,12 @@ turn a SIGKILL into 1.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -24,21 +26,22 @@ _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 _LAST_CAPABILITY = 40
 
 
-def main(path: str, report: int) -> None:
-    """Fork the container's process 1 and exit with its code."""
+def main(path: str, report: int, execute: Callable[[dict[str, Any]], NoReturn] | None = None) -> None:
+    """Fork the container's process 1 and exit with its code; `execute` runs the command instead of exec."""
     with open(path, encoding="utf-8") as file:
         spec = json.load(file)
     check(_LIBC.unshare(_CLONE_NEWPID | _CLONE_NEWNS), "unshare")
     child = os.fork()
     if child == 0:
-        start_command(spec, report)
+        prepare(spec, report)
+        (execute or functools.partial(execute_command, report))(spec)
     _, status = os.waitpid(child, 0)
     # As container runtimes report a signal.
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def start_command(spec: dict[str, Any], report: int) -> NoReturn:
-    """Prepare process 1 and execute the command."""
+def prepare(spec: dict[str, Any], report: int) -> None:
+    """Make process 1 what the spec says, and report that it starts."""
     try:
         mount("", "/", flags=_MS_REC | _MS_PRIVATE)
         make_root(spec["root"], spec["mounts"])
@@ -55,6 +58,10 @@ def start_command(spec: dict[str, Any], report: int) -> NoReturn:
         os.write(report, f"CreateContainerError {error}".encode())
         os._exit(128)
     os.write(report, b"started")
+
+
+def execute_command(report: int, spec: dict[str, Any]) -> NoReturn:
+    """Execute the command."""
     try:
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except OSError as error:

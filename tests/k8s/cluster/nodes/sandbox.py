@@ -11,16 +11,41 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from cluster.nodes.network import DIE_WITH_PARENT, SLEEP, Network, start_holder
 from cluster.objects import Manifest
 
-_PROGRAM = Path(__file__).with_name("container_init.py")
+PROGRAM = Path(__file__).with_name("container_init.py")
 _NAMESPACES = ("--net", "--uts", "--ipc")
+
+
+class ContainerProcess(Protocol):
+    """What is needed of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """The process that runs container_init.py."""
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+# Pid of a process in the pod's namespaces, spec and its file, descriptors of output and report -> the
+# container; None where only a new process can be what the spec says.
+ForkContainer = Callable[[int, Manifest, Path, int, int], ContainerProcess | None]
+# The tests set it: most of the time of an agent's start is the import of torch.
+fork_container: ForkContainer | None = None
 
 
 class Sandbox:
@@ -31,6 +56,11 @@ class Sandbox:
         self._network = network
         self._holder = start_holder([*DIE_WITH_PARENT, "unshare", *_NAMESPACES, "sh", "-c", script, hostname])
         self.veth, self.address = network.attach(self._holder.pid)
+
+    @property
+    def pid(self) -> int:
+        """A process in these namespaces."""
+        return self._holder.pid
 
     @property
     def prefix(self) -> Sequence[str]:
@@ -65,19 +95,10 @@ class Container:
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._report_text = ""
-        argv = [*DIE_WITH_PARENT, *sandbox.prefix, sys.executable, "-I", "-S"]
-        argv += [str(_PROGRAM), str(path), str(writer)]
         try:
             with log.open("ab") as out:
-                self._process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    pass_fds=[writer],
-                    env={"PATH": os.environ["PATH"]},
-                    start_new_session=True,
-                )
+                forked = fork_container and fork_container(sandbox.pid, spec, path, out.fileno(), writer)
+                self._process = forked or _start(sandbox, path, out.fileno(), writer)
         finally:
             os.close(writer)
 
@@ -123,3 +144,16 @@ class Container:
             self.send(signal.SIGKILL)
             self._process.wait(20)
         self.exit_code()
+
+
+def _start(sandbox: Sandbox, spec: Path, out: int, report: int) -> ContainerProcess:
+    argv = [*DIE_WITH_PARENT, *sandbox.prefix, sys.executable, "-I", "-S"]
+    return subprocess.Popen(
+        [*argv, str(PROGRAM), str(spec), str(report)],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out,
+        pass_fds=[report],
+        env={"PATH": os.environ["PATH"]},
+        start_new_session=True,
+    )
