@@ -1,13 +1,9 @@
-"""From the command to a DDP model's first step on the last rank: `dist-train launch` beside torchrun and accelerate.
+"""From the command to a DDP model's first step: `dist-train launch` beside torchrun and accelerate.
 
-Every launcher runs the same script, which knows none of them. Wall seconds from the command to the end of the
-last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes. `spawned`
-is ours with DIST_TRAIN_START_METHOD=spawn; two nodes are simulated on this machine, two torchrun agents meet by
-c10d. A launch that does not end well in 100 s has no value.
-
-    python benchmarks/launch_to_first_step.py [--rounds 20] [--full] [--only 2 4 8 2x2]
-
-2 ranks take all rounds, the others a share of them (said in the output) unless --full is given.
+Every launcher runs the same script, which knows none of them. Wall seconds from the command to the end of
+the last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes.
+`spawned` is ours with DIST_TRAIN_START_METHOD=spawn; two nodes are simulated on this machine, two torchrun
+agents meet by c10d. A launch that does not end well in 100 s has no value.
 """
 
 from __future__ import annotations

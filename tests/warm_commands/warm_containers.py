@@ -13,7 +13,7 @@ from warm_commands.command_server import AGENT, THREADS
 from warm_commands.forked_command import ForkedCommand, command_server
 from warm_commands.warm_launch import COLD
 
-from dist_train.agent.warm_parent.early_variables import early_variables
+from dist_train.prewarm.early_variables import early_variables
 
 # Without a locale the interpreter chooses the first one too (PEP 538); forks write without a buffer anyway;
 # pods cannot write bytecode where the image's modules are.

@@ -15,8 +15,8 @@ from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NO
 from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb
 from dist_train.errors import ConfigError
-from dist_train.profiling.profiled_steps import DEFAULT
 from dist_train.jobs.launcher import OptionRow, load_launcher, rows_of_model
+from dist_train.profiling.profiled_steps import DEFAULT
 
 
 @dataclass(frozen=True)
