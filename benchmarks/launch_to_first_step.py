@@ -4,6 +4,10 @@ Every launcher runs the same script, which knows none of them. Wall seconds from
 the last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes.
 `spawned` is ours with DIST_TRAIN_START_METHOD=spawn; two nodes are simulated on this machine, two torchrun
 agents meet by c10d. A launch that does not end well in 100 s has no value.
+
+    python benchmarks/launch_to_first_step.py [--rounds 20] [--full] [--only 2 4 8 2x2]
+
+2 ranks take all rounds, the others a share of them (said in the output) unless --full is given.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Wall seconds from the kill, in the second step, to the end of the last rank's first step in the next attempt;
 and how many of the kills were recovered from. c10d: two agents of torchrun and two nodes of ours, two ranks
 each. Then twenty kills in a row in each of some runs of ours.
+
+    python benchmarks/restart_after_kill.py [--rounds 20] [--full] [--kills 20]
+
+One node takes all rounds, two nodes a quarter of them, as do the runs of many kills, unless --full is given.
 """
 
 from __future__ import annotations

@@ -95,17 +95,12 @@ class CheckpointManager:
         determinism: Mapping[str, JsonValue] | None = None,
         on_commit: Callable[[Committed], None] | None = None,
     ) -> None:
-        if keep_last < 1 or keep_best < 0 or (every_steps is not None and every_steps < 1):
-            raise ConfigError(
-                f"keep_last={keep_last}, keep_best={keep_best}, every_steps={every_steps}: "
-                "these count checkpoints and steps"
-            )
-        if best_mode not in ("min", "max"):
-            raise ConfigError(f"best_mode={best_mode!r}", hint="use 'min' or 'max'")
+        if every_steps is not None and every_steps < 1:
+            raise ConfigError(f"every_steps={every_steps}: it counts steps")
+        self.retention = Retention(keep_last, keep_best, best_mode)
         self.storage = open_storage(directory, absolute=True)
         self.directory = self.storage.path_of("")
         self.every_steps = every_steps
-        self.retention = Retention(keep_last, keep_best, best_mode)
         self._control = control
         self._run_id, self._attempt = run_and_attempt(run_id, attempt)
         self._has_number = self._attempt is not None

@@ -47,7 +47,7 @@ def test_the_resource_tracker_is_started_by_the_method_that_we_wrap() -> None:
     assert list(inspect.signature(ResourceTracker.ensure_running).parameters) == ["self"]
 
 
-def test_forks_of_multiprocessing_are_told_by_the_module_that_forks() -> None:
+def test_forks_of_multiprocessing_are_recognised_by_the_module() -> None:
     assert "os.fork()" in inspect.getsource(popen_fork.Popen._launch)  # type: ignore[attr-defined]
 
 

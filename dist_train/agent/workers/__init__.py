@@ -11,10 +11,7 @@ cpu_binding         the CPUs of each rank: chosen by the agent, taken by the ran
 worker_main         the first code of every rank: runs the target, records its error
 script_pieces       a script in two pieces: its imports, and the rest
 step_profiler       `launch --profile` in a rank: counts optimizer steps, writes the trace
-rank_signals        SIGTERM in a rank, and its forks
-child_signals       SIGTERM in what multiprocessing starts for a rank
-spawned_process     the first code of a process that multiprocessing spawns for a rank
-dropped_interrupts  a stop that Python drops in a finalizer is raised again
+signals             SIGTERM in a rank, its forks and what multiprocessing starts for it
 rank_output         RankOutput: what is shown of the ranks' output
 rank_log            RankLog: the log file of a rank
 failure_report      the Failure record of a rank that has ended

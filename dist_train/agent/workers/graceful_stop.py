@@ -18,8 +18,8 @@ from dist_train.rundir.stop_file import NO_STEP, StopFile
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGUSR2})
 # A script that does not read the flag gets SIGTERM after this long: its own handler, or what Ctrl-C does
-# (dist_train/agent/workers/rank_signals.py). One that has only just started may still be importing what
-# reads it. Our own trainer always comes to read it.
+# (dist_train/agent/workers/signals/rank_signals.py). One that has only just started may still be importing
+# what reads it. Our own trainer always comes to read it.
 _SUBSCRIBE_S = 1.0
 _STARTING_S = 5.0
 # A rank writes every second whether the script has a handler of its own.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train import env
-from dist_train.agent.workers.rank_signals import script_handles_sigterm
+from dist_train.agent.workers.signals.rank_signals import script_handles_sigterm
 from dist_train.rundir.stop_file import StopFile
 from dist_train.rundir.times.span_clock import span_clock
 

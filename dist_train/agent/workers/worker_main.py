@@ -26,11 +26,11 @@ from typing import NoReturn
 import dist_train
 from dist_train import env
 from dist_train.agent.workers.cpu_binding import bind_to_cpus
-from dist_train.agent.workers.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
-from dist_train.agent.workers.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
 from dist_train.agent.workers.script_pieces import script_pieces
+from dist_train.agent.workers.signals.dropped_interrupts import raise_dropped_interrupts
+from dist_train.agent.workers.signals.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.parent_death_signal import end_with_parent

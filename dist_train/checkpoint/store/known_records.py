@@ -1,7 +1,7 @@
-"""What the records of kept checkpoints say, parsed once: every save asks each of them.
+"""The parsed records of kept checkpoints, by the hash of their bytes: every save needs each of them.
 
 The bytes are read each time and are the key (their hash), so that whatever another process has changed is
-parsed anew; only the parsing is saved, which for thousands of tensors takes longer than a save.
+parsed again; only the parsing is saved, which for thousands of tensors takes longer than a save.
 """
 
 from __future__ import annotations

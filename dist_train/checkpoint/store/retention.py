@@ -15,7 +15,7 @@ from dist_train.checkpoint.store.last_finite import newest_finite
 from dist_train.checkpoint.store.quarantine import quarantine
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_checkpoint, read_committed, read_score
-from dist_train.errors import CheckpointError, CheckpointWriteError
+from dist_train.errors import CheckpointError, CheckpointWriteError, ConfigError
 from dist_train.rundir.step_names import step_name
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,23 @@ class Retention:
         keep_last: the newest ones; never fewer than two.
         keep_best: those with the best scores, besides.
         best_mode: whether the smallest or the largest score is the best.
+
+    Raises:
+        ConfigError: a number that counts nothing, or another mode.
     """
 
     keep_last: int = 3
     keep_best: int = 0
     best_mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1 or self.keep_best < 0:
+            raise ConfigError(
+                f"keep_last={self.keep_last}, keep_best={self.keep_best}: these count checkpoints",
+                hint="keep_last from 1, keep_best from 0",
+            )
+        if self.best_mode not in ("min", "max"):
+            raise ConfigError(f"best_mode={self.best_mode!r}", hint="use 'min' or 'max'")
 
     def expired(
         self, scores: Mapping[int, float | None], newest: int, last_finite: int | None = None

@@ -13,7 +13,7 @@ import pytest
 from started_rank import begin, output_of, run_forked
 
 from dist_train import env
-from dist_train.agent.workers.child_signals import _Protected
+from dist_train.agent.workers.signals.child_signals import _Protected
 
 EVERYWHERE = pytest.mark.parametrize("step_signals", ["0", "1"])
 TERMINATE = """

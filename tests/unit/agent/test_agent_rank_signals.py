@@ -136,7 +136,7 @@ def test_a_signal_during_a_fork_interrupts_the_script_after_it(tmp_path: Path) -
     # os.fork() prints and drops what a hook raises, so that an interruption there would be lost.
     script = """
 import os, signal, time
-from dist_train.agent.workers import rank_signals
+from dist_train.agent.workers.signals import rank_signals
 
 rank_signals._before_fork()
 os.kill(os.getpid(), signal.SIGTERM)

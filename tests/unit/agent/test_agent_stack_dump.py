@@ -20,7 +20,7 @@ for _ in range(60):
 print("ready", flush=True)
 call(3)
 """
-DEAF = """
+BLOCKED = """
 import signal
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 print("ready", flush=True)
@@ -56,5 +56,5 @@ def test_a_rank_that_prints_no_stacks_is_killed_after_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "STACK_DUMP_S", 4 * 1.5)
-    _, took = killed(tmp_path, DEAF)
+    _, took = killed(tmp_path, BLOCKED)
     assert took >= 1.5

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from dist_train import env
-from dist_train.agent.workers import child_signals
+from dist_train.agent.workers.signals import child_signals
 from dist_train.rundir.stop_file import StopFile
 
 # A signal that comes during a fork is handled this much later.

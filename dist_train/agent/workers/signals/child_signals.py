@@ -19,7 +19,7 @@ from typing import Any
 # one (multiprocessing.set_executable), without dist_train: there SIGTERM has its default.
 _IN_SPAWNED_PROCESS = """
 try:
-    from dist_train.agent.workers.spawned_process import protect
+    from dist_train.agent.workers.signals.spawned_process import protect
 except ImportError:
     import signal
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dist_train.agent.workers.child_signals import obey_only, protect_spawned_processes
-from dist_train.agent.workers.rank_signals import prepare_forks
+from dist_train.agent.workers.signals.child_signals import obey_only, protect_spawned_processes
+from dist_train.agent.workers.signals.rank_signals import prepare_forks
 
 
 def protect(parent: int, session: int) -> None:
