@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from importlib.metadata import MetadataPathFinder
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -20,6 +21,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of distributions, the only one of sys.path; finders as without other packages' own."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(sys, "meta_path", [BuiltinImporter, FrozenImporter, PathFinder])
+    # The package importlib_metadata takes it away when it is imported, and brings a finder of its own.
+    monkeypatch.setattr(
+        PathFinder, "find_distributions", MetadataPathFinder.find_distributions, raising=False
+    )
     return tmp_path
 
 
@@ -46,7 +51,7 @@ def test_an_entry_point_of_an_archive_is_found(site: Path, monkeypatch: pytest.M
 
 
 def test_an_entry_point_of_a_finder_is_found(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import DistributionFinder, MetadataPathFinder
+    from importlib.metadata import DistributionFinder
 
     other = site / "elsewhere"
     other.mkdir()

@@ -59,7 +59,8 @@ def launcher_options(
     """
     own = _own_names(groups, launcher.name)
     typed = {name: value for name, value in arguments.options.items() if name in own}
-    flags = {name: arguments.typed[name] for name in typed}
+    # Without the value, which may be a secret by mistake.
+    flags = {name: arguments.typed[name].partition(" ")[0].partition("=")[0] for name in typed}
     return validated_options(launcher, {**launcher_section(launch, launcher.name), **typed}, origins, flags)
 
 
@@ -78,7 +79,7 @@ def validated_options(
     """The launcher's options model; raise ConfigError with every wrong value and where it was set.
 
     Args:
-        flags: options of the command line as they were typed, by the names of their values.
+        flags: the command line's options (`--partition`), by the names of their values.
     """
     from pydantic import ValidationError
 
@@ -106,7 +107,7 @@ def _problem(
         return Problem(f"unknown key `{path}`", where, hint)
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     if name in flags:
-        return Problem(f"{flags[name]}: {message}")
+        return Problem(f"{flags[name]}: {message} (got {_shown(error)})")
     return Problem(f"`{path}`: {message} (got {_shown(error)})", where)
 
 

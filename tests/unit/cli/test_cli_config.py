@@ -93,7 +93,7 @@ def test_wrong_values_of_a_launchers_section_are_named_with_their_lines(here: Pa
     assert (said.code, [line for line in lines if line not in said.err]) == (78, []), said.err
     typed = dist_train("launch", "--dry-run", "--launcher", "slurm", "--device", "cpu", "-p", "c d", "a.yaml")
     assert (typed.code, [line for line in lines[1:] if line not in typed.err]) == (78, []), typed.err
-    assert "--partition c d: it holds characters" in typed.err
+    assert "--partition: it holds characters that no name in Slurm has (got 'c d')" in typed.err
 
 
 def test_check_reads_the_sections_of_launchers(

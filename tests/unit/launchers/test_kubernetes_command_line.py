@@ -47,5 +47,5 @@ def test_a_secrets_value_given_by_mistake_is_not_repeated(tmp_path: Path) -> Non
     words = ["--image", "reg.example/x:1", "--secret-ref", "HF_TOKEN=hf_canary", "--dry-run", "train.py"]
     done = launch_cli(["launch", "--launcher", "kubernetes", *words], cwd=tmp_path)
     assert done.code == 78, done
-    assert "secret_ref" in done.stderr
+    assert "--secret-ref: HF_TOKEN=… is not of the form NAME=SECRET/KEY" in done.stderr
     assert "hf_canary" not in done.stderr
