@@ -17,7 +17,8 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -98,10 +99,21 @@ def _run(kind: str, value: str, args: list[str]) -> int:
     except BaseException as error:
         # atexit functions may check whether the script failed, as after an uncaught exception.
         sys.last_value = error
-        _report(error)
+        with _asked_for_stacks_later():
+            _report(error)
         code = int(error.exit_code) if isinstance(error, DistTrainError) else 1
         return 130 if isinstance(error, KeyboardInterrupt) else code
     return 0
+
+
+@contextmanager
+def _asked_for_stacks_later() -> Iterator[None]:
+    """Hold SIGUSR1 back: the agent kills a rank once its stacks are printed, and this one's own error is due."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 
 
 def _run_target(module: ModuleType, kind: str, value: str, args: list[str]) -> None:

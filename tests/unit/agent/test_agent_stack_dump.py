@@ -58,3 +58,23 @@ def test_a_rank_that_prints_no_stacks_is_killed_after_the_bound(
     monkeypatch.setattr(timeouts, "STACK_DUMP_S", 4 * 1.5)
     _, took = killed(tmp_path, BLOCKED)
     assert took >= 1.5
+
+
+REPORTING = """
+import sys
+def hook(*_):
+    print("ready", flush=True)
+    time.sleep(1.0)
+    print("reported", flush=True)
+sys.excepthook = hook
+raise ValueError
+"""
+
+
+def test_a_rank_that_is_reporting_its_own_error_ends_that_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "STACK_DUMP_S", 4 * 20.0)
+    scene, took = killed(tmp_path, REPORTING)
+    assert b"reported" in scene.log(0)
+    assert took < 10.0
