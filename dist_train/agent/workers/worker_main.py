@@ -108,7 +108,7 @@ def _run(kind: str, value: str, args: list[str]) -> int:
 
 @contextmanager
 def _asked_for_stacks_later() -> Iterator[None]:
-    """Hold SIGUSR1 back: the agent kills a rank once its stacks are printed, and this one's own error is due."""
+    """Hold SIGUSR1 back: the agent kills a rank once its stacks are printed; its own error comes first."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         yield
