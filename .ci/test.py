@@ -30,7 +30,7 @@ from dist_train.testing.required_components import apt_may_run
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
 # pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
-GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 2, "slurm": 4, "k8s": 4}
+GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 3, "slurm": 5, "k8s": 4}
 FAST = ("unit", "architecture")
 # No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
 SPAWNED = {"DIST_TRAIN_TESTING_COLD": "1", "DIST_TRAIN_START_METHOD": "spawn"}
