@@ -26,9 +26,11 @@ trainer:
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 )
+# YAML takes a key of at most 1,024 characters as written; in ASCII JSON one can become 12.
+KEYS = st.text(max_size=80)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=5,
 )
 
