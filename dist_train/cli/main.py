@@ -132,8 +132,11 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """The console script; ends the process with the documented exit code."""
     _open_closed_streams()
-    with prewarming(sys.argv[1:] if argv is None else argv):
-        code = run(argv)
+    try:
+        with prewarming(sys.argv[1:] if argv is None else argv):
+            code = run(argv)
+    except KeyboardInterrupt:  # before or after the verb
+        code = int(ExitCode.INTERRUPTED)
     sys.exit(code)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dist_train import env
+from dist_train.cli.main import main
 from dist_train.prewarm import prewarmed_agent
 from dist_train.prewarm.agent_handle import ForkedAgent
 from dist_train.prewarm.import_choice import EarlyImport, choose_import
@@ -178,3 +179,13 @@ def test_an_agent_that_is_never_forked_was_killed() -> None:
     agent = ForkedAgent(lambda: 0)
     agent.kill()
     assert agent.poll() == -signal.SIGKILL
+
+
+def test_ctrl_c_while_it_begins_ends_the_command_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prewarmed_agent, "choose_import", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main(["launch", "train.py"])
+    assert left.value.code == 130

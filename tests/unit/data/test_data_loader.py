@@ -385,3 +385,11 @@ def test_a_custom_collate_and_torch_s_own_are_used() -> None:
     assert torch.equal(x, torch.arange(4.0))
     assert torch.equal(y, torch.arange(4))
     assert next(iter(ExactLoader(Recorded(6), 4, shuffle=False, collate_fn=tuple))) == (0, 1, 2, 3)
+
+
+def test_reads_in_the_rank_itself_are_marked_in_a_trace() -> None:
+    loader = ExactLoader(list(range(6)), 2)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        list(loader)
+    [waits] = [each for each in profiler.key_averages() if each.key == "data wait"]
+    assert waits.count >= 3
