@@ -6,19 +6,48 @@ must find it in.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from threading import Lock
+from typing import Generic, TypeVar
 
 from dist_train.jobs.machine import usable_cores
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Hashing is several times faster than any storage: more threads than this only wait.
 MOST_THREADS = 4
 # What is smaller is done before a thread has begun.
 WORTH_BYTES = 16 << 20
+
+
+class _Piece(Generic[T]):
+    """Work that is done once: in a thread that comes to it, else where its value is asked for."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._lock = Lock()
+        self._values: list[T] = []
+        self._error: BaseException | None = None
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self._values or self._error is not None:
+                return
+            try:
+                self._values.append(self._work())
+            except BaseException as error:
+                self._error = error
+
+    def value(self) -> T:
+        """Return the value, or raise the work's error."""
+        self()
+        if self._error is not None:
+            raise self._error
+        return self._values[0]
 
 
 class HashThreads:
@@ -34,7 +63,15 @@ class HashThreads:
 
     def start(self, work: Callable[[], T]) -> Callable[[], T]:
         """Start `work`; return what waits for its value, or raises its error."""
-        return work if self._pool is None else self._pool.submit(work).result
+        if self._pool is None:
+            return work
+        piece = _Piece(work)
+        try:
+            self._pool.submit(piece)
+        except RuntimeError as why:  # a limit of threads or of memory; or the interpreter is on its way out
+            logger.info("no other thread hashes: %s", why)
+            self._pool = None
+        return piece.value
 
 
 @contextmanager

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -159,3 +163,41 @@ def test_with_threads_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(Exception, match=r"big\.safetensors has \d+ bytes; the manifest says"):
         manager(tmp_path).load(1, {"big": large()})
+
+
+def test_where_no_thread_can_start_the_work_is_done_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    with ThreadPoolExecutor(2) as pool:
+        threads = threads_module.HashThreads(pool, 2)
+        values = [threads.start(lambda number=number: done.append(number) or number) for number in range(3)]
+        assert [value() for value in values] == [0, 1, 2]
+    assert done == [0, 1, 2]
+
+
+def test_an_error_in_a_thread_is_raised_where_the_value_is_asked_for() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        value = threads_module.HashThreads(pool, 1).start(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            value()
+
+
+AT_EXIT = """
+import atexit, sys, torch
+from dist_train.checkpoint import CheckpointManager
+from dist_train.distributed.control_group import Control
+manager, model = CheckpointManager(sys.argv[1], control=Control()), torch.nn.Linear(2500, 2000)
+atexit.register(lambda: print("loaded", manager.load_latest({"model": model}).step))
+atexit.register(lambda: print("saved", manager.save(1, {"model": model}).step))
+"""
+
+
+def test_an_exit_function_saves_and_loads(tmp_path: Path) -> None:
+    """After the end of the main thread Python starts no thread of a pool; the state is above 16 MiB."""
+    words = [sys.executable, "-c", AT_EXIT, str(tmp_path / "checkpoints")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["saved 1", "loaded 1"], done.stderr
