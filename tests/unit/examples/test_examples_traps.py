@@ -150,7 +150,7 @@ def test_a_process_gets_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failure_of(form: Callable[..., None], *words: object) -> str:
-    """The error of a form that cannot succeed, in a process of its own.
+    """The error of a form that should not succeed, in a process of its own; "no error" where it does.
 
     A store that failed stays in the error's traceback, with threads: whoever forks later inherits it
     without them, and its destructor waits for them for ever.
@@ -158,9 +158,11 @@ def failure_of(form: Callable[..., None], *words: object) -> str:
 
     def rank_main() -> str:
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE")  # as without a launcher: it serves its own store
-        with pytest.raises(Exception) as caught:
+        try:
             form(*words)
-        return str(caught.value)
+        except Exception as error:
+            return str(error)
+        return "no error"
 
     (message,) = run_ranks(rank_main, 1)
     return str(message)
@@ -190,7 +192,8 @@ def test_a_stale_file_is_named_with_a_hint(tmp_path: Path) -> None:
         assert f"rm {meeting}" in failure_of(form, meeting, 1)
 
     check(file.ours)
-    trapped(lambda: check(file.tutorial), "connectFullMesh failed")  # by dead addresses
+    # By dead addresses; where another process has taken one of their ports meanwhile, it even works.
+    trapped(lambda: check(file.tutorial), "connectFullMesh failed|no error")
     assert "connectFullMesh" not in failure_of(file.tutorial, tmp_path / "fresh", 1), (
         "only the other is missing"
     )
