@@ -21,6 +21,7 @@ from dist_train.checkpoint.run_context import (
     run_and_attempt,
     run_seed,
     settle_finite_check,
+    warn_of_differences,
 )
 from dist_train.checkpoint.save_results import Committed, Restored
 from dist_train.checkpoint.snapshot_writer import write_checkpoint, write_failed
@@ -362,17 +363,9 @@ class CheckpointManager:
         )
 
     def _warn_of_differences(self, loaded: LoadedCheckpoint) -> None:
-        here = determinism_facts() if self._determinism is None else dict(self._determinism)
-        there = loaded.manifest.determinism
         logger.debug("restored %s", loaded.location)
-        for key in sorted(set(here) & set(there)):
-            if here[key] != there[key]:
-                logger.warning(
-                    "%s is %s here and was %s at the save: equal bits are not claimed",
-                    key,
-                    here[key],
-                    there[key],
-                )
+        here = determinism_facts() if self._determinism is None else dict(self._determinism)
+        warn_of_differences(here, loaded.manifest.determinism)
 
     def steps(self) -> list[int]:
         """List the committed steps, oldest first; their data is not verified here."""

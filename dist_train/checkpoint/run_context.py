@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +18,8 @@ from dist_train.rundir.times.span_clock import span_clock
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
+
+logger = logging.getLogger(__name__)
 
 
 def current_control() -> Control:
@@ -86,3 +90,15 @@ def _note_newest(location: str) -> None:
     run = current()
     if run is not None:
         run.finite_check.newest_checkpoint = location
+
+
+# Facts that a record has only where they differ from what is usual.
+_USUAL: dict[str, JsonValue] = {"compile": "not used"}
+
+
+def warn_of_differences(here: Mapping[str, JsonValue], there: Mapping[str, JsonValue]) -> None:
+    """Log what the bits depend on and differs between this process and the one that saved."""
+    for key in sorted((here.keys() & there.keys()) | (_USUAL.keys() & (here.keys() | there.keys()))):
+        now, then = here.get(key, _USUAL.get(key)), there.get(key, _USUAL.get(key))
+        if now != then:
+            logger.warning("%s is %s here and was %s at the save: equal bits are not claimed", key, now, then)

@@ -322,6 +322,16 @@ def test_another_environment_is_reported(tmp_path: Path, caplog: pytest.LogCaptu
     assert "torch is" not in caplog.text
 
 
+@pytest.mark.parametrize(("then", "now"), [(None, "inductor default"), ("eager default", None)])
+def test_a_compiled_model_on_one_side_alone_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, then: str | None, now: str | None
+) -> None:
+    manager(tmp_path, determinism={"compile": then} if then else {}).save(1, {"count": 1})
+    with caplog.at_level("WARNING"):
+        manager(tmp_path, attempt=1, determinism={"compile": now} if now else {}).load(1, {"count": 0})
+    assert f"compile is {now or 'not used'} here and was {then or 'not used'} at the save" in caplog.text
+
+
 def test_a_loader_is_put_back_and_names_the_data(tmp_path: Path) -> None:
     loader = Loader()
     loader.at = 148

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from torch.utils.data._utils import collate
 
 from dist_train.data.exact_loader import ExactLoader
+from dist_train.data.reading.sample_reader import SampleReader
 from dist_train.data.reading.sliced_tensors import batch_of_rows
 
 IDS = [5, 0, 5, 2]
@@ -64,6 +65,10 @@ class SubsetOfDoubles(Subset[Any]):
         return [self[index] for index in indices]
 
 
+def grouped(indices: Any) -> Dataset[Any]:
+    return Subset(TensorDataset(torch.arange(8)), indices)
+
+
 class Tagged(Tensor):
     """A tensor of the program's own class."""
 
@@ -77,6 +82,12 @@ ONE_BY_ONE: dict[str, Callable[[], Dataset[Any]]] = {
     "gradient": lambda: TensorDataset(torch.ones(8, requires_grad=True)),
     "tensor's subclass": lambda: TensorDataset(torch.ones(8).as_subclass(Tagged)),
     "conjugate": lambda: TensorDataset(torch.ones(8, dtype=torch.complex64).conj()),
+    "unsigned": lambda: TensorDataset(torch.ones(8, dtype=torch.uint16)),
+    "groups": lambda: grouped([[0, 1]] * 8),
+    "groups of tensors": lambda: grouped(torch.zeros(8, 2, dtype=torch.int64)),
+    "unlike groups": lambda: grouped([[0], [1, 2]] * 4),
+    "slices": lambda: grouped([slice(0, 2)] * 8),
+    "truth": lambda: grouped([True] * 8),
     "sparse": lambda: TensorDataset(torch.ones(8, 2).to_sparse()),
 }
 
@@ -98,6 +109,25 @@ def test_a_collate_of_the_programs_own_is_called(monkeypatch: pytest.MonkeyPatch
     assert list(loader) == [8]
 
 
+@pytest.mark.parametrize("kind", [Sequence, object])
+def test_a_collate_for_the_tuple_of_a_sample_is_called(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    monkeypatch.setitem(collate.default_collate_fn_map, kind, lambda batch, **_: "the program's")
+    assert list(ExactLoader(TensorDataset(torch.arange(8)), 8)) == ["the program's"]
+
+
+@pytest.mark.parametrize("kind", [TensorDataset, Subset])
+def test_a_replaced_method_of_torchs_class_is_called(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    monkeypatch.setattr(kind, "__getitem__", lambda self, index: ("replaced",))
+    dataset = TensorDataset(torch.arange(8))
+    assert batch_of_rows(dataset if kind is TensorDataset else Subset(dataset, range(8)), IDS) is None
+
+
+def test_labels_of_16_bits_are_read() -> None:
+    labels = torch.arange(8).to(torch.uint16)
+    [[batch]] = ExactLoader(TensorDataset(labels), 8, shuffle=False)
+    assert torch.equal(batch, labels)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_loader_gives_the_batches_of_a_loader_that_reads_single_samples(workers: int) -> None:
     tensors = torch.randn(10, 3), torch.arange(10)
@@ -108,10 +138,10 @@ def test_loader_gives_the_batches_of_a_loader_that_reads_single_samples(workers:
 
 
 def test_a_batch_of_rows_reads_no_single_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Any, index: int) -> Any:
-        raise AssertionError(f"sample {index} was read on its own")
+    def refuse(self: SampleReader, ids: list[int]) -> Any:
+        raise AssertionError(f"samples {ids} were read on their own")
 
-    monkeypatch.setattr(TensorDataset, "__getitem__", refuse)
+    monkeypatch.setattr(SampleReader, "_plain_items", refuse)
     for collate_fn in (None, default_collate):
         loader = ExactLoader(TensorDataset(torch.arange(8)), 4, collate_fn=collate_fn)
         assert sorted(torch.cat([batch for (batch,) in loader]).tolist()) == list(range(8))
