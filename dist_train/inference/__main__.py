@@ -12,8 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from dist_train.errors import DistTrainError, ExitCode
-from dist_train.jobs.child_ends import keep_exit_codes
-from dist_train.jobs.parent_death_signal import end_with_parent
+from dist_train.jobs.parent_death_signal import end_with_parent, keep_exit_codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
