@@ -127,7 +127,7 @@ class WorkerEnv:
             stop_file=Path(env[STOP_FILE]) if env.get(STOP_FILE) else None,
             device=env.get(DEVICE, "auto"),
             init_method=env.get(INIT_METHOD, "env://"),
-            threads_per_rank=int(threads) if threads.isdigit() else None,
+            threads_per_rank=int(threads) if threads.isdecimal() else None,
         )
 
 
@@ -242,7 +242,7 @@ def _from_torchrun(env: Mapping[str, str]) -> RankInfo:
 
 def _in_slurm_step(env: Mapping[str, str]) -> bool:
     step = env.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) < _SLURM_SPECIAL_STEPS and "SLURM_PROCID" in env
+    return step.isdecimal() and int(step) < _SLURM_SPECIAL_STEPS and "SLURM_PROCID" in env
 
 
 def _from_slurm(env: Mapping[str, str]) -> RankInfo:

@@ -6,7 +6,8 @@ import signal
 # ranks and their loader workers inherit the blocked mask.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
 # Where env of an old coreutils could not block them, it ignores them; an ignored signal is never taken.
-for _number in (signal.SIGTERM, signal.SIGUSR2):
+# With SIGCHLD ignored there is no exit code of a rank, and subprocess reports 0.
+for _number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGCHLD):
     signal.signal(_number, signal.SIG_DFL)
 
 import sys  # noqa: E402

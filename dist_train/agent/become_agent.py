@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dist_train.agent.warm_parent.forked_rank import is_child_of
 from dist_train.agent.warm_parent.process_reset import reset_process
@@ -52,7 +53,7 @@ def become_agent(words: Sequence[str]) -> list[str]:
     if not imported:
         os.execve(sys.executable, [sys.executable, "-P", "-m", "dist_train.agent", *start.argv], os.environ)
     for target, text in printed.items():
-        os.write(target, text)
+        _print(target, text)
     sys.argv[1:] = start.argv
     return start.argv
 
@@ -83,6 +84,13 @@ def _fork_others(starts: Sequence[AgentStart], connection: socket.socket) -> Age
     os.waitpid(middle, 0)
     connection.sendall(pids_text or b"[]")
     return first
+
+
+def _print(descriptor: int, text: bytes) -> None:
+    """Print all of it; what cannot be printed (a full disk, a closed pipe) ends no agent."""
+    with suppress(OSError):
+        while text:
+            text = text[os.write(descriptor, text) :]
 
 
 def _printed(descriptor: int) -> bytes:

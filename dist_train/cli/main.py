@@ -15,6 +15,7 @@ import click
 from dist_train import __version__
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.jobs.parent_death_signal import keep_exit_codes
 from dist_train.near_names import nearest
 from dist_train.prewarm.prewarmed_agent import prewarming
 
@@ -132,6 +133,7 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """The console script; ends the process with the documented exit code."""
     _open_closed_streams()
+    keep_exit_codes()
     try:
         with prewarming(sys.argv[1:] if argv is None else argv):
             code = run(argv)

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import FrameType
 
 from dist_train.errors import DistTrainError, ExitCode
-from dist_train.jobs.parent_death_signal import end_with_parent
+from dist_train.jobs.parent_death_signal import end_with_parent, keep_exit_codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one prediction; return its exit code."""
+    keep_exit_codes()
     # Importing torch may swallow an exception; nothing has to be cleaned up yet.
     _on_stop(lambda number, frame: os._exit(128 + number))
     options = _parse(argv)

@@ -24,7 +24,7 @@ port_holder           the process that listens on a port
 process_identity      which process a pid means
 orphans               processes that a run has left behind
 frozen_imports        imports without the cyclic garbage collector
-parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG)
+parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG); SIGCHLD not ignored
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def choice_in_words(text: str, chosen: list[Gpu], gpus: list[Gpu]) -> str:
 
 def _named(word: str, text: str, gpus: list[Gpu]) -> Gpu:
     word = word.strip()
-    if word.isdigit():
+    if word.isdecimal():
         # Numbers count among the visible GPUs, as they do inside a process: CUDA counts only those.
         if int(word) < len(gpus):
             return gpus[int(word)]

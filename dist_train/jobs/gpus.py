@@ -117,7 +117,7 @@ def find(word: str, gpus: list[Gpu]) -> list[Gpu]:
     """The GPUs that a number, a UUID or the beginning of a UUID means."""
     if not word:
         return []
-    if word.isdigit():
+    if word.isdecimal():
         # CUDA counts the GPUs that it may use; of a GPU with MIG slices it uses the first slice.
         cards = dict.fromkeys(gpu.index for gpu in gpus)
         return [gpu for gpu in gpus if gpu.index in list(cards)[int(word) :][:1]][:1]

@@ -1,4 +1,4 @@
-"""A process that ends with its parent, by the kernel: that works after `kill -9` of the parent too."""
+"""A process that ends with its parent, also after `kill -9`; and one that sees how its children end."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ def end_with_parent(parent: int, death_signal: int) -> None:
     if os.getppid() != parent:
         # It ended before the prctl call: the kernel will send no signal.
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_exit_codes() -> None:
+    """Put SIGCHLD back to its default if who started this process has ignored it; call it in the main thread.
+
+    An ignored signal survives exec, and subprocess takes an exit code that is not there for 0: a success.
+    """
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 _POLL_S = 0.01
@@ -53,10 +52,13 @@ class ForkedAgent:
         self._pending: list[int] = []
 
     def poll(self) -> int | None:
-        """Return its exit code if it has ended; SIGKILL's if it was never forked."""
+        """Return its exit code if it has ended; SIGKILL's if it was never forked or that is not known."""
         if self.returncode is None and self._is_known():
-            with suppress(ChildProcessError):
+            try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = -signal.SIGKILL  # how it ended is not known: no success
+            else:
                 if pid:
                     self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode

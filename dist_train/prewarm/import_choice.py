@@ -105,4 +105,4 @@ def _config_text(words: Sequence[str]) -> str | None:
 def _threads(said: str, environ: Mapping[str, str]) -> int:
     found = [*_THREADS.findall(said)] or [*_THREADS_VARIABLE.findall(said)]
     text = found[-1] if found else environ.get("OMP_NUM_THREADS", "")
-    return int(text) if text.isdigit() and int(text) > 0 else 1
+    return int(text) if text.isdecimal() and int(text) > 0 else 1

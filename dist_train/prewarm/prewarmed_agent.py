@@ -23,7 +23,6 @@ from dist_train.prewarm.import_choice import EarlyImport, choose_import
 
 PREWARM = "--prewarm"  # of `python -m dist_train.agent`: DESCRIPTOR PARENT_PID config|script
 MESSAGE = b"agents"
-MOST_DESCRIPTOR = 255  # the agent keeps its own copies above
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 # /proc/PID/environ has the size of the environment at exec: room for the variables of a node.
 _PADDING = "DIST_TRAIN_PREWARM_PADDING"
@@ -170,8 +169,7 @@ def take_prewarmed(
         threads: per rank.
         device: of the ranks.
     """
-    fits = device == "cpu" and listener <= MOST_DESCRIPTOR
-    if not (_begun and fits and all(_begun[0].fits(start.environ, threads) for start in starts)):
+    if not (_begun and device == "cpu" and all(_begun[0].fits(start.environ, threads) for start in starts)):
         end_prewarmed()
         return None
     return _begun.pop().become(starts, listener)

@@ -261,3 +261,23 @@ def test_where_the_early_import_fails_the_agent_starts_as_without_it(
     assert command.wait(100) == 0, (tmp_path / "out.txt").read_text()
     started = (tmp_path / "started").read_text()
     assert len(re.findall("-m dist_train.agent --device", started)) == 1, started
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("method", ["auto", "fork"])
+def test_a_low_soft_limit_of_open_files_is_raised(method: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    words = ["launch", "--device", "cpu", "--nodes", "2", "--show-ranks", "all", "train.py"]
+    result = subprocess.run(
+        ["sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh", *COMMAND, *words],
+        cwd=tmp_path,
+        env={**os.environ, env.START_METHOD: method},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result
+    assert [line.split()[-1] for line in result.stdout.splitlines()] == ["256", "256"]

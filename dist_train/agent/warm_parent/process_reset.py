@@ -13,14 +13,14 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dist_train import env
 from dist_train.agent.warm_parent.process_environ import show_environ
 
 _SHOWN_FIRST = ("DIST_TRAIN_", "TORCHELASTIC_", *env.TORCHRUN_NAMES)
-_OUT_OF_THE_WAY = 256  # descriptors from here on are not targets
+_STREAMS = 3  # stdin, stdout and stderr, which stay open until they are replaced
 
 
 def reset_process(environ: Mapping[str, str], folder: str, descriptors: Mapping[int, int]) -> None:
@@ -44,13 +44,27 @@ def reset_process(environ: Mapping[str, str], folder: str, descriptors: Mapping[
 def _set_descriptors(descriptors: Mapping[int, int]) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     wanted = {0: null, **descriptors}
-    copies = {
-        target: fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for target, given in wanted.items()
-    }
-    os.closerange(3, _OUT_OF_THE_WAY)
+    copies = {target: _copy_beside(given, wanted) for target, given in wanted.items()}
+    _close_all_but(copies.values())
     for target, copy in copies.items():
         os.dup2(copy, target)
-    os.closerange(_OUT_OF_THE_WAY, os.sysconf("SC_OPEN_MAX"))
+        os.close(copy)
+
+
+def _copy_beside(given: int, targets: Container[int]) -> int:
+    """A copy at a number that is no target: the lowest, as a limit of open files may be as low."""
+    number = _STREAMS
+    while (number := fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, number)) in targets:
+        number += 1
+    return number
+
+
+def _close_all_but(kept: Iterable[int]) -> None:
+    first = _STREAMS
+    for number in sorted(kept):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 def _open_streams() -> None:

@@ -36,7 +36,7 @@ def threads_per_rank(
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, _notice_of_other(config.threads_per_rank, environ)
     given = environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))
-    if given.isdigit() and int(given) > 0:
+    if given.isdecimal() and int(given) > 0:
         return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
     if devices.device == "cpu":
         default = "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)"

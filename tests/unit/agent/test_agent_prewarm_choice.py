@@ -119,6 +119,7 @@ def test_the_threads_are_those_of_the_plan() -> None:
     assert chosen("launch train.py", OMP_NUM_THREADS="4") == EarlyImport(4, False)
     assert chosen("launch --env OMP_NUM_THREADS=2 train.py", OMP_NUM_THREADS="4") == EarlyImport(2, False)
     assert chosen("launch train.py", OMP_NUM_THREADS="4,2") == EarlyImport(1, False)
+    assert chosen("launch train.py", OMP_NUM_THREADS="²") == EarlyImport(1, False)  # a digit, no number
 
 
 class Begun:
