@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def _leave_out_this_folder() -> None:
-    """Have no file of the folder stand in for a module of the command; nor has `dist-train` it on its path."""
+    """Have no file of this folder stand in for a module of the command, as for `dist-train`."""
     here = Path.cwd()
     installed_elsewhere = Path(__file__).resolve().parent.parent != here.resolve()
     if not sys.flags.safe_path and installed_elsewhere and sys.path[0] in ("", str(here)):
