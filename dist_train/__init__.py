@@ -3,7 +3,7 @@
 Importing this package loads no torch: public names and packages are imported on first use.
 
 config          load and check a YAML config
-cli             the `dist-train` command
+cli             the `dist-train` command; __main__ has it run by `python -m dist_train`
 prewarm         import torch for the agents while the command line still plans
 jobs            what a launcher needs: job spec, plan, state, machine
 agent           the per-node process: start ranks, watch them, restart them

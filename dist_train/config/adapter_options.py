@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dist_train.config.problems import did_you_mean
+from dist_train.config.problems import did_you_mean, what_is_wrong
 from dist_train.errors import ConfigError
 
 
@@ -39,4 +39,6 @@ def check_options(owner: str, adapter: object, options: Mapping[str, Any]) -> Ba
                 cause=f"it has {', '.join(known) or 'none'}",
                 hint=did_you_mean(name, known) if known else None,
             ) from None
-        raise ConfigError(f"option {name}={first['input']!r} of {owner}: {first['msg'].lower()}") from None
+        wrong = what_is_wrong(first)
+        wrong = wrong[:1].lower() + wrong[1:]
+        raise ConfigError(f"option {name}={first['input']!r} of {owner}: {wrong}") from None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # A path in a config: ("data", "train", "args") or ("metrics", 0, "target").
 KeyPath = tuple[str | int, ...]
@@ -54,6 +57,11 @@ def raise_problems(problems: Sequence[Problem], subject: str) -> None:
         if problem.hint:
             lines.append(f"    hint: {problem.hint}")
     raise ConfigError("\n".join(lines))
+
+
+def what_is_wrong(error: ErrorDetails) -> str:
+    """What a model refuses: the words of its own check where that failed, else pydantic's."""
+    return str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
 
 
 def dotted(path: Iterable[str | int]) -> str:

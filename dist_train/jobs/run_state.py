@@ -38,7 +38,8 @@ def lease_state(run: RunDir) -> JobState:
     match last["kind"]:
         case "finished":
             code = int(last["exit_code"])
-            phase = "done" if code == 0 else "stopped" if code == ExitCode.CANCELLED else "failed"
+            by_hand = code in (ExitCode.CANCELLED, ExitCode.INTERRUPTED)
+            phase = "done" if code == 0 else "stopped" if by_hand else "failed"
             return JobState(phase, "events", str(last.get("why", "")), code)  # type: ignore[arg-type]
         case "preempted":
             code = int(last.get("exit_code", ExitCode.PREEMPTED))

@@ -89,8 +89,12 @@ def check_options(strategy: Strategy, options: dict[str, Any]) -> StrategyOption
                 cause=f"it has {', '.join(known) or 'none'}",
                 hint=f"did you mean {near!r}?" if near else None,
             ) from None
+        from dist_train.config.problems import what_is_wrong
+
+        wrong = what_is_wrong(first)
+        wrong = wrong[:1].lower() + wrong[1:]
         raise ConfigError(
-            f"option {name}={first['input']!r} of strategy {strategy.name!r}: {first['msg'].lower()}"
+            f"option {name}={first['input']!r} of strategy {strategy.name!r}: {wrong}"
         ) from None
 
 

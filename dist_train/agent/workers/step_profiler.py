@@ -20,7 +20,7 @@ from typing import Any
 from dist_train import env
 from dist_train.distributed.after_import import act_after_import
 from dist_train.profiling.profiled_steps import ProfiledSteps, parse_steps
-from dist_train.profiling.trace_file import FACTS, compress_trace, raw_path, trace_path
+from dist_train.profiling.trace_file import FACTS, compress_trace, export_path, trace_path
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.format_amounts import size
 
@@ -133,12 +133,11 @@ class StepProfiler:
         profile.stop()
         path = self._path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        raw = raw_path(path)
         try:
-            profile.export_chrome_trace(str(raw))
-            compress_trace(raw, path)
+            with export_path(path, complete) as raw:
+                profile.export_chrome_trace(str(raw))
+                compress_trace(raw, path)
         finally:
-            raw.unlink(missing_ok=True)
             self._profile = None  # with its events
         run = path.parents[2]
         _say(
@@ -149,7 +148,7 @@ class StepProfiler:
     def _give_up(self, error: Exception) -> None:
         self._over, profile = True, self._profile
         self._profile = None
-        _say(f"no profile: {type(error).__name__}: {error}; the training goes on")
+        _say(f"no profile: {_shown(error)}; the training goes on")
         try:
             if profile is not None:
                 profile.stop()
@@ -188,6 +187,12 @@ def _device_facts() -> dict[str, Any]:
         facts["tf32_matmul"] = torch.get_float32_matmul_precision() != "highest"
         facts["tf32_convolution"] = bool(torch.backends.cudnn.allow_tf32)
     return facts
+
+
+def _shown(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + ("" if error.filename is None else f": {error.filename}")
+    return f"{type(error).__name__}: {error}"
 
 
 def _short(run: Path) -> str:

@@ -154,13 +154,14 @@ def _launch_section(flags: dict[str, object]) -> LaunchConfig:
     from pydantic import ValidationError
 
     from dist_train.config.launch_section import LaunchConfig
+    from dist_train.config.problems import what_is_wrong
 
     try:
         return LaunchConfig.model_validate(flags)
     except ValidationError as error:
         first = error.errors()[0]
         flag = str(first["loc"][0]).replace("_", "-")
-        raise ConfigError(f"--{flag} {first['input']}: {first['msg']}") from None
+        raise ConfigError(f"--{flag} {first['input']}: {what_is_wrong(first)}") from None
 
 
 def _check_name(name: str) -> None:

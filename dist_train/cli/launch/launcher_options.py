@@ -96,7 +96,7 @@ def validated_options(
 def _problem(
     error: ErrorDetails, launcher: Launcher, origins: Mapping[str, str], flags: Mapping[str, str]
 ) -> Problem:
-    from dist_train.config.problems import Problem, did_you_mean, dotted
+    from dist_train.config.problems import Problem, did_you_mean, dotted, what_is_wrong
 
     name, path = str(error["loc"][0]), dotted(("launch", launcher.name, *error["loc"]))
     # Of a list the whole has an origin, of a mapping each value.
@@ -105,7 +105,7 @@ def _problem(
     if error["type"] == "extra_forbidden":
         hint = did_you_mean(name, launcher.Options.model_fields)
         return Problem(f"unknown key `{path}`", where, hint)
-    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    message = what_is_wrong(error)
     if name in flags:
         return Problem(f"{flags[name]}: {message} (got {_shown(error)})")
     return Problem(f"`{path}`: {message} (got {_shown(error)})", where)

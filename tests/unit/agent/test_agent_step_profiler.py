@@ -166,3 +166,22 @@ def test_a_rank_loads_it_only_where_it_is_asked_for(tmp_path: Path) -> None:
     *without, finders = said()
     assert without == ["False", "False"]
     assert said(DIST_TRAIN_PROFILE="3:4") == ["True", "False", str(int(finders) + 1)]
+
+
+class LeavesHalf(Noted):
+    """As Kineto on a full disk: it writes beside the file, raises nothing and leaves that."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        self._note("export")
+        Path(f"{path}.tmp").write_text('{"traceEvents": [')
+
+
+def test_what_torch_leaves_of_a_failed_export_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path, 3, 4)
+    loop.profiler._start = lambda steps: LeavesHalf(loop.log)  # type: ignore[method-assign]
+    loop.run(9)
+    assert "export" in loop.log
+    assert "no profile: " in capsys.readouterr().err
+    assert list(loop.path.parent.iterdir()) == []

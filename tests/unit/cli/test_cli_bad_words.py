@@ -66,9 +66,13 @@ TABLE = [
         2,
         ["--show-ranks 0,4,7: there is no rank 4, 7", "ranks are 0 to 3"],
     ),
-    (["launch", "--profile", "5:3", "train.py"], 78, ["--profile 5:3", "did you mean 3:5"]),
+    (["launch", "--profile", "5:3", "train.py"], 78, ["--profile 5:3: the first step", "did you mean 3:5"]),
     (["launch", "--profile=ten", "train.py"], 78, ["--profile ten", "expected FIRST:LAST, such as 11:15"]),
-    (["launch", "--profile", "1:90", "train.py"], 78, ["step 3 is the first", "try 3:52"]),
+    (
+        ["launch", "--profile", "1:90", "train.py"],
+        78,
+        ["--profile 1:90: the first steps", "step 3 is the first", "try 3:52"],
+    ),
     (["launch", "DIGITS", 'launch.profile="5:3"'], 78, ["launch.profile", "did you mean 3:5"]),
     (
         [

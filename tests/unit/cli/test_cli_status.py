@@ -189,3 +189,8 @@ def test_events_that_cannot_be_read_are_named(
     assert shown.code == (69 if "directory" in said else 0)
     assert said in shown.out
     assert said in json.loads(dist_train("status", "a-1", "--json").out)["events_problem"]
+
+
+def test_a_script_that_ctrl_c_has_ended_is_stopped(make_run: Any, dist_train: Any) -> None:
+    make_run("a-1").began().finished(130, why="stopped; the script does not take part in saving")
+    assert json.loads(dist_train("status", "a-1", "--json").out)["phase"] == "stopped"

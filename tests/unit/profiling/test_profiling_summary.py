@@ -14,7 +14,7 @@ from made_traces import data_wait, operator, product, step
 from dist_train.errors import ConfigError, NotFoundError
 from dist_train.profiling import trace_file
 from dist_train.profiling.device_peaks import device_peaks, utilisation
-from dist_train.profiling.trace_file import compress_trace, find_traces, raw_path, read_trace, trace_path
+from dist_train.profiling.trace_file import compress_trace, export_path, find_traces, read_trace, trace_path
 from dist_train.profiling.trace_summary import summarise
 from dist_train.rundir import RunDir
 
@@ -94,9 +94,9 @@ def test_a_trace_is_written_whole_and_found_by_attempt_and_rank(tmp_path: Path) 
     for attempt, rank in ((10, 1), (2, 11), (2, 3)):
         path = trace_path(run, attempt, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        raw_path(path).write_text(json.dumps(trace("this CPU", rank=rank)))
-        compress_trace(raw_path(path), path)
-        raw_path(path).unlink()
+        with export_path(path, 3) as raw:
+            raw.write_text(json.dumps(trace("this CPU", rank=rank)))
+            compress_trace(raw, path)
     (run.profile / "attempt-2" / ".rank-5.trace.json.gz.17.raw").write_text("{")
     found = find_traces(run)
     assert [(attempt, list(ranks)) for attempt, ranks in found.items()] == [(2, [3, 11]), (10, [1])]
