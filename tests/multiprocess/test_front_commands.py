@@ -123,7 +123,7 @@ PARSED = [one for one in COMMANDS if reason_not_to_run(one.command) is None and 
 
 @pytest.fixture(scope="module")
 def folder(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory: the examples, a script, a package, a config, and a run of four ranks."""
+    """The working directory: the examples, a script, a package, a config, a profiled run of four ranks."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "train.py").write_text(TRAIN)
@@ -140,6 +140,8 @@ def folder(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Pa
             "2",
             "--gpus-per-node",
             "2",
+            "--profile",
+            "3:4",
             "examples/digits.yaml",
             SHORT,
         ],

@@ -31,13 +31,18 @@ def threads_per_rank(
         environ: variables of the ranks by --env and launch.env, which come before this process's own.
 
     Raises:
-        ConfigError: `threads_per_rank` of the config and OMP_NUM_THREADS in `environ` differ.
+        ConfigError: `threads_per_rank` of the config and OMP_NUM_THREADS in `environ` differ; or the latter
+            is no number.
     """
     if config is not None and config.threads_per_rank is not None:
         return config.threads_per_rank, _notice_of_other(config.threads_per_rank, environ)
     given = environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))
     if given.isdecimal() and int(given) > 0:
         return int(given), (f"threads per rank: {given} (OMP_NUM_THREADS)",)
+    if given and not re.fullmatch(r"\s*[0-9]+(\s*,\s*[0-9]+)*\s*", given):  # 4,2: nested regions
+        raise ConfigError(
+            f"OMP_NUM_THREADS={given!r} is no number of threads", hint="unset it, or OMP_NUM_THREADS=1"
+        )
     if devices.device == "cpu":
         default = "threads per rank: 1 (the default on CPU; threads_per_rank or OMP_NUM_THREADS changes it)"
         return 1, (default,)

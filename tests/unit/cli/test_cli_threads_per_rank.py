@@ -53,6 +53,17 @@ def test_the_shells_other_number_is_said_not_to_be_used(launch: Any, monkeypatch
     assert "OMP_NUM_THREADS" not in launch().err
 
 
+@pytest.mark.parametrize("number", ["²", "two", "-1", "1.5"])
+def test_what_is_no_number_is_refused(
+    here: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", number)
+    said = dist_train("launch", "--dry-run", "--device", "cpu", DIGITS)
+    assert (said.code, f"OMP_NUM_THREADS={number!r} is no number of threads" in said.err) == (78, True), said
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    assert dist_train("launch", "--dry-run", "--device", "cpu", DIGITS).code == 0
+
+
 def test_on_gpus_of_one_machine_the_ranks_of_all_simulated_nodes_share_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
