@@ -51,7 +51,7 @@ def export_path(path: Path, steps: int) -> Iterator[Path]:
     Raises:
         OSError: ENOSPC where neither has room.
     """
-    folder = _folder_with_room(path.parent, steps * _EXPORTED_PER_STEP)
+    folder = _folder_with_space(path.parent, steps * _EXPORTED_PER_STEP)
     # Not a mere file: torch writes beside it first, and leaves that where it fails.
     with tempfile.TemporaryDirectory(
         dir=folder, prefix=f".{path.name}.", ignore_cleanup_errors=True
@@ -59,7 +59,7 @@ def export_path(path: Path, steps: int) -> Iterator[Path]:
         yield Path(exported) / "raw"
 
 
-def _folder_with_room(beside: Path, needed: int) -> Path:
+def _folder_with_space(beside: Path, needed: int) -> Path:
     most = 0
     for folder in (beside, _temporary_folder()):
         free = 0 if folder is None else shutil.disk_usage(folder).free

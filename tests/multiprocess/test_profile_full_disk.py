@@ -39,7 +39,7 @@ find {disk}/run/profile -type f | sed s/^/left=/
 
 @pytest.mark.proof
 @pytest.mark.timeout(300)
-def test_a_disk_without_room_for_the_trace_does_not_end_the_training(tmp_path: Path) -> None:
+def test_a_disk_without_space_for_the_trace_does_not_end_the_training(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.fail("needs root and unshare(1), for a tmpfs in a private mount namespace")
     (tmp_path / "train.py").write_text(SCRIPT)
