@@ -256,8 +256,9 @@ class Supervisor:
             pass
         else:
             return lost.exit_code() if verdict == ExitCode.ATTEMPT_LOST and used_up else verdict
-        if codes[0] is not None and codes[0] >= 0 and codes[0] != ExitCode.ATTEMPT_LOST:
-            return codes[0]  # agent 0 ended before any verdict: an error at its start
+        # Agent 0 ended before any verdict: an error at its start. 0 without a verdict is no success.
+        if codes[0] is not None and codes[0] > 0 and codes[0] != ExitCode.ATTEMPT_LOST:
+            return codes[0]
         write_bytes_atomic(self._verdict_file(start), f"{int(ExitCode.ATTEMPT_LOST)}\n".encode())
         if used_up or restarts(self._run) >= self._spec.max_restarts:
             return lost.exit_code()

@@ -247,7 +247,7 @@ def test_a_preempted_pod_has_its_grace_and_does_not_count(cluster: KubernetesClu
     cluster.wait_output("ready", 0)
     old = cluster.pod(0)
     cluster.disrupt(old)
-    cluster.wait_for(lambda: cluster.pods()[-1].uid != old.uid if cluster.pods() else False, "a replacement")
+    cluster.wait_for(lambda: any(pod.uid != old.uid for pod in cluster.pods()), "a replacement")
     assert cluster.job()["status"].get("failed", 0) == 0
 
 

@@ -48,7 +48,11 @@ SCRIPT = """
         pytest.param(300, "spawn", marks=pytest.mark.soak),
     ],
 )
-def test_launches_of_4_ranks_x_1_step_in_a_row(tmp_path: Path, count: int, method: str) -> None:
+def test_launches_of_4_ranks_x_1_step_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, method: str
+) -> None:
+    # What is tested is the end of a user's own processes, not that of forks of the tests' server.
+    monkeypatch.setenv("DIST_TRAIN_TESTING_COLD", "1")
     script = tmp_path / "one_step.py"
     script.write_text(textwrap.dedent(SCRIPT))
     for number in range(count):

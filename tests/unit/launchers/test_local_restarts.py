@@ -13,7 +13,7 @@ from launchers.local import Supervisor
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-@pytest.mark.parametrize("agent", ["echo 79 > verdict-local.$n; exit 79", "kill -9 $$"])
+@pytest.mark.parametrize("agent", ["echo 79 > verdict-local.$n; exit 79", "kill -9 $$", "exit 0"])
 def test_losses_before_an_attempt_begins_use_up_the_restarts(
     tmp_path: Path, job: Callable[..., JobSpec], agent: str, allowed: int
 ) -> None:
