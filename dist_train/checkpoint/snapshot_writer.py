@@ -12,7 +12,6 @@ from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
 from dist_train.checkpoint.format.tensor_file import TensorFile
@@ -23,6 +22,7 @@ from dist_train.checkpoint.store.reader import PREFIX
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import note_reserved
 from dist_train.errors import CheckpointWriteError
+from dist_train.jobs.frozen_imports import without_collector
 
 # For the manifest's hashes, and blocks that are only partly filled.
 SLACK_BYTES = 64 << 10
@@ -63,7 +63,7 @@ def write_checkpoint(
         raise
 
 
-@no_collection()
+@without_collector()
 def _plan(snapshot: Snapshot) -> dict[str, tuple[str, TensorFile]]:
     """Plan the files: name -> (the part of the manifest's keys that its own names leave out, its bytes)."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -95,7 +95,7 @@ def _stage(
     entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
     with storage.new_file(f"{staging}/{STATE_JSON}") as write:
         write(memoryview(snapshot.state_json))
-    with no_collection():
+    with without_collector():
         placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
         manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
     with storage.new_file(f"{staging}/{MANIFEST}") as write:

@@ -25,7 +25,11 @@ def frozen_imports() -> Iterator[None]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Switch the collector off meanwhile; if it was off before, it stays off."""
+    """Switch the collector off meanwhile; if it was off before, it stays off. Also a decorator.
+
+    For short work that makes very many objects and no cycles: with 16,000 tensors the collections, each of
+    which looks at every object of the process, took as long as all the rest of a save.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

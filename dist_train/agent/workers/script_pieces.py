@@ -33,7 +33,7 @@ def script_pieces(source: bytes, path: str) -> list[CodeType]:
             first = _compiled(tree.body[:at], path, 0)
             return [first, _compiled(tree.body[at:], path, first.co_flags & _FUTURES)]
     except Exception:
-        pass
+        pass  # what is wrong with the text is said below, as for any script
     return [compile(source, path, "exec", dont_inherit=True)]
 
 

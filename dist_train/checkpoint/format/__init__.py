@@ -14,6 +14,5 @@ hash_threads        hash in other threads what this one reads or writes
 tensor_memory       where the tensors of a file come to lie
 node_memory         tensors that all ranks of a node map
 tensor_file         safetensors files as streams
-no_collection       records of many tensors without a search for cycles
 hashing             weights_hash and state_hash
 """

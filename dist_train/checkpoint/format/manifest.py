@@ -22,13 +22,13 @@ from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
 from dist_train.checkpoint.format.layout import MANIFEST
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_entries import (
     PLAIN_NAME,
     TensorEntry,
     entries_as_records,
     entries_from_records,
 )
+from dist_train.jobs.frozen_imports import without_collector
 
 FORMAT: Literal["dist-train-checkpoint"] = "dist-train-checkpoint"
 VERSION = 1
@@ -102,7 +102,7 @@ class Manifest(_Record):
         return dump_canonical(self.model_dump())
 
 
-@no_collection()
+@without_collector()
 def parse_manifest(raw: bytes) -> Manifest:
     """Parse a manifest and check that every byte of it is as it was written.
 

@@ -16,10 +16,10 @@ from dist_train.checkpoint.format.byte_stream import ByteStream, Write
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
+from dist_train.jobs.frozen_imports import without_collector
 
 ALIGN = 8
 # In the header's metadata: which tensors of pairs are complex numbers.
@@ -133,7 +133,7 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
     return header, _fill(header, read_into, OwnMemory())
 
 
-@no_collection()
+@without_collector()
 def _fill(
     header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
 ) -> dict[str, torch.Tensor]:
@@ -161,7 +161,7 @@ def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) 
     return header
 
 
-@no_collection()
+@without_collector()
 def _parse_header(text: bytes) -> tuple[Header, int]:
     head = json.loads(text.decode())
     metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}

@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import check_storable, host
 from dist_train.checkpoint.state.encoding import encode
 from dist_train.checkpoint.state.module_state import module_state, parameter_names
 from dist_train.checkpoint.state.optimizers import encode_optimizer
 from dist_train.checkpoint.state.per_rank import PerRank, encode_per_rank
 from dist_train.errors import CheckpointError
+from dist_train.jobs.frozen_imports import without_collector
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import JsonValue
@@ -60,7 +60,7 @@ class CollectedState:
         return {key: tensor for part in self.owned.values() for key, tensor in part.items()}
 
 
-@no_collection()
+@without_collector()
 def contiguous_on_host(collected: CollectedState) -> CollectedState:
     """The same with every tensor of host memory contiguous: rank 0 compares, hashes and writes one copy.
 
@@ -121,7 +121,7 @@ def buffer_name(key: str, name: str) -> str:
     return name if key == MAIN else f"{prefix_of(key)}/{name}"
 
 
-@no_collection()
+@without_collector()
 def collect(state: Mapping[str, Any]) -> CollectedState:
     """Read the whole mapping; tensors are views of live memory.
 

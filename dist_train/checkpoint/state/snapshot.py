@@ -13,12 +13,12 @@ from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.hashing import tensors_stream, weights_hash, with_state_json
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.data_position import DataPosition
 from dist_train.checkpoint.state.finite_tensors import not_finite
+from dist_train.jobs.frozen_imports import without_collector
 from dist_train.rundir.records import now_rfc3339
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Snapshot:
     non_finite: tuple[str, ...] = ()
 
 
-@no_collection()
+@without_collector()
 def take_snapshot(
     step: int,
     collected: CollectedState,

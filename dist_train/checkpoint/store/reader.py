@@ -14,7 +14,6 @@ from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, Un
 from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.no_collection import no_collection
 from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_file import read_tensors
@@ -22,6 +21,7 @@ from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.store.checkpoint_names import read_manifest
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
+from dist_train.jobs.frozen_imports import without_collector
 
 PREFIX = "prefix"
 # A checkpoint's manifest -> where its tensors are put.
@@ -137,7 +137,7 @@ def _read_tensor_file(
     return found
 
 
-@no_collection()
+@without_collector()
 def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> object:
     raw = bytearray(entry.bytes)
     with open_verified(storage, name, entry) as reader:
