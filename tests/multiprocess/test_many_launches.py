@@ -49,10 +49,8 @@ SCRIPT = """
     ],
 )
 def test_launches_of_4_ranks_x_1_step_in_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, method: str
+    tmp_path: Path, count: int, method: str
 ) -> None:
-    # What is tested is the end of a user's own processes, not that of forks of the tests' server.
-    monkeypatch.setenv("DIST_TRAIN_TESTING_COLD", "1")
     script = tmp_path / "one_step.py"
     script.write_text(textwrap.dedent(SCRIPT))
     for number in range(count):

@@ -4,12 +4,13 @@ An import of torch takes seconds of CPU, and every rank of every attempt paid it
 from the agent before any thread starts, imports nothing more and runs no operation; each rank is a fork
 of it, reset to what a new process would be, and then the agent's own child.
 
-warm_parent      WarmParent: the agent's handle: start it, ask it for ranks
-server           the warm parent's own loop: take requests, fork ranks
-forked_rank      a rank after its fork
-process_reset    make a fork what a new process would be
-process_environ  /proc/PID/environ, by which processes of a run are found
-late_variables   say it where a rank sets such a variable too late
-spawn_reason     why a run's ranks must be spawned
-rank_child       a rank as its agent sees it: spawned or forked
+warm_parent        WarmParent: the agent's handle: start it, ask it for ranks
+server             the warm parent's own loop: take requests, fork ranks
+forked_rank        a rank after its fork
+process_reset      make a fork what a new process would be
+descriptor_owners  inherited sockets and files, which would close a number that is another's by then
+process_environ    /proc/PID/environ, by which processes of a run are found
+late_variables     say it where a rank sets such a variable too late
+spawn_reason       why a run's ranks must be spawned
+rank_child         a rank as its agent sees it: spawned or forked
 """

@@ -17,6 +17,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dist_train import env
+from dist_train.agent.warm_parent.descriptor_owners import disown_descriptors
 from dist_train.agent.warm_parent.process_environ import show_environ
 
 _SHOWN_FIRST = ("DIST_TRAIN_", "TORCHELASTIC_", *env.TORCHRUN_NAMES)
@@ -42,6 +43,7 @@ def reset_process(environ: Mapping[str, str], folder: str, descriptors: Mapping[
 
 
 def _set_descriptors(descriptors: Mapping[int, int]) -> None:
+    disown_descriptors()
     null = os.open(os.devnull, os.O_RDONLY)
     wanted = {0: null, **descriptors}
     copies = {target: _copy_beside(given, wanted) for target, given in wanted.items()}

@@ -40,6 +40,12 @@ class ForkedProcess:
         self.stderr: IO[bytes] | None = io.FileIO(stderr)
         self._returncode: int | None = None
 
+    def close_outputs(self) -> None:
+        """Close both pipes: it will not be used."""
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
     def wait(self) -> int:
         """Wait for its end; return its exit code, negative for a signal."""
         if self._returncode is None:

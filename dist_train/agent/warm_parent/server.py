@@ -12,6 +12,7 @@ import socket
 from typing import NoReturn
 
 from dist_train import env
+from dist_train.agent.warm_parent.descriptor_owners import disown_descriptors
 from dist_train.agent.warm_parent.forked_rank import RankForked, RankStart, become_rank
 from dist_train.agent.warm_parent.process_environ import show_environ
 from dist_train.jobs.parent_death_signal import end_with_parent
@@ -34,7 +35,7 @@ def send_request(connection: socket.socket, starts: list[RankStart], descriptors
 def serve(connection: socket.socket, agent: int) -> NoReturn:
     """Fork ranks until the agent has gone; in a rank raises RankForked."""
     end_with_parent(agent, signal.SIGKILL)
-    _keep_only(connection)
+    connection = _keep_only(connection)
     # Of the run, but not of a node: agents end those of their node that ranks have left behind.
     show_environ({name: value for name, value in os.environ.items() if name != env.NODE_RANK}, ())
     while True:
@@ -73,11 +74,13 @@ def _fork_all(starts: list[RankStart], go: int, outputs: list[int], tell: int) -
     os._exit(0)
 
 
-def _keep_only(connection: socket.socket) -> None:
+def _keep_only(connection: socket.socket) -> socket.socket:
     """Close what the agent has open: its listening socket must end with it."""
+    kept = connection.fileno()
+    disown_descriptors()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    kept = connection.fileno()
     os.closerange(3, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    return socket.socket(fileno=kept)

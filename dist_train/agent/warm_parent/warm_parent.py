@@ -58,8 +58,6 @@ class WarmParent:
 
     def reason_to_spawn(self, starts: Sequence[RankStart]) -> str | None:
         """Say why these ranks cannot be forks of it; None where they can."""
-        if len(starts) > MOST_RANKS:
-            return f"{len(starts)} ranks on one node are more than {MOST_RANKS}"
         for start in starts:
             if name := first_difference(self._early, start.environ):
                 return f"{name} of a rank is not what it was when torch was imported"
@@ -74,23 +72,22 @@ class WarmParent:
             on_start: called with the pid of each rank before it goes on.
         """
         go_read, go_write = os.pipe()
-        pipes = [(os.pipe(), os.pipe()) for _ in starts]
-        outputs = [end for out, err in pipes for end in (out[1], err[1])]
+        found: list[ForkedProcess] = []
         try:
-            pids = self._fork(starts, [go_read, *outputs])
-            for pid in pids:
-                on_start(pid)
-            os.write(go_write, b"g" * len(pids))
+            for first in range(0, len(starts), MOST_RANKS):
+                found += self._fork_some(starts[first : first + MOST_RANKS], go_read)
+            for each in found:
+                on_start(each.pid)
+            os.write(go_write, b"g" * len(found))
         except BaseException:
-            for out, err in pipes:
-                os.close(out[0])
-                os.close(err[0])
+            for each in found:
+                each.close_outputs()
             raise
         finally:
             # Closed without a word: ranks that nobody knows end themselves.
-            for descriptor in (go_read, go_write, *outputs):
-                os.close(descriptor)
-        return [ForkedProcess(pid, out[0], err[0]) for pid, (out, err) in zip(pids, pipes, strict=True)]
+            os.close(go_read)
+            os.close(go_write)
+        return found
 
     def close(self) -> None:
         """End it, whatever it does."""
@@ -99,6 +96,21 @@ class WarmParent:
             os.kill(self.pid, signal.SIGKILL)  # it may be stopped
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+    def _fork_some(self, starts: Sequence[RankStart], go: int) -> list[ForkedProcess]:
+        pipes = [(os.pipe(), os.pipe()) for _ in starts]
+        outputs = [end for out, err in pipes for end in (out[1], err[1])]
+        try:
+            pids = self._fork(starts, [go, *outputs])
+        except BaseException:
+            for out, err in pipes:
+                os.close(out[0])
+                os.close(err[0])
+            raise
+        finally:
+            for descriptor in outputs:
+                os.close(descriptor)
+        return [ForkedProcess(pid, out[0], err[0]) for pid, (out, err) in zip(pids, pipes, strict=True)]
 
     def _fork(self, starts: Sequence[RankStart], descriptors: list[int]) -> list[int]:
         _adopt_orphans(True)

@@ -1,10 +1,11 @@
-"""A fork becomes another process: its descriptors are those given, also at a low limit of open files."""
+"""A fork becomes another process: its descriptors are those given, and nobody else closes them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,45 @@ def test_the_descriptors_are_those_given_whatever_the_limit_of_open_files(listen
     opened, there = json.loads(result.stdout)
     assert opened == [0, 1, 2, listener, 30]
     assert there == {"1": "1", "2": "2", str(listener): str(listener)}
+
+
+OWNERS = """
+import gc, os, selectors, socket, sys
+from dist_train.agent.warm_parent.process_reset import reset_process
+
+first = os.dup(1)  # the number that a script's first file gets
+os.close(first)
+owner = {
+    "socket": lambda: socket.socket(),
+    "unbuffered": lambda: open(os.devnull, "rb", buffering=0),
+    "reader": lambda: open(os.devnull, "rb"),
+    "writer": lambda: open("left.txt", "w"),
+    "selector": lambda: selectors.DefaultSelector(),
+}[sys.argv[1]]()
+assert owner.fileno() == first
+if sys.argv[1] == "writer":
+    owner.write("of the parent, which writes it itself")
+if sys.argv[2] == "stale":
+    os.close(first)
+if os.fork() == 0:
+    reset_process(dict(os.environ), os.getcwd(), {1: 1, 2: 2})
+    script = open("script.txt", "w")
+    assert script.fileno() == first
+    script.write("not flushed")
+    del owner
+    gc.collect()
+    script.close()
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize("closed", ["stale", "open"])
+@pytest.mark.parametrize("kind", ["socket", "unbuffered", "reader", "writer", "selector"])
+def test_what_a_fork_inherits_does_not_close_its_files(tmp_path: Path, kind: str, closed: str) -> None:
+    words = [sys.executable, "-c", OWNERS, kind, closed]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "script.txt").read_text() == "not flushed"
+    if kind == "writer":
+        assert (tmp_path / "left.txt").read_text() == ""
