@@ -2,8 +2,8 @@
 
     python benchmarks/table.py [--rounds 20] [--only launch_to_first_step loop_overhead] [--records DIR]
 
-Each script's rows are kept in a file of their own below `--records`, so that one benchmark can be measured
-again and the table made from all of them. Measure on a machine on which nothing else runs.
+Each script's rows are kept in a file of their own below `--records` (default benchmarks/records, which is
+kept with the code), so that one benchmark can be measured again and the table made from all of them. Measure on a machine on which nothing else runs.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, help="instead of each script's own number")
     parser.add_argument("--only", nargs="*", default=scripts(), choices=scripts(), metavar="NAME")
-    parser.add_argument("--records", type=Path, default=_FOLDER.parent / "build" / "benchmarks")
+    parser.add_argument("--records", type=Path, default=_FOLDER / "records")
     options = parser.parse_args()
     options.records.mkdir(parents=True, exist_ok=True)
     good = measure(options.only, options.rounds, options.records)

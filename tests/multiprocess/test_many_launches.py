@@ -48,9 +48,7 @@ SCRIPT = """
         pytest.param(300, "spawn", marks=pytest.mark.soak),
     ],
 )
-def test_launches_of_4_ranks_x_1_step_in_a_row(
-    tmp_path: Path, count: int, method: str
-) -> None:
+def test_launches_of_4_ranks_x_1_step_in_a_row(tmp_path: Path, count: int, method: str) -> None:
     script = tmp_path / "one_step.py"
     script.write_text(textwrap.dedent(SCRIPT))
     for number in range(count):
