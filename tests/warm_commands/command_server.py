@@ -17,13 +17,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dist_train.agent.workers.interpreter_exit import reserve_exit_function
+from dist_train.agent.workers.forked_exit import SharedModules
+from dist_train.agent.workers.interpreter_exit import reserve_exit_function, run_last
 
 MESSAGE = b"command"
 COMMAND, SCRIPT, RANK = "command", "script", "rank"
@@ -66,7 +67,18 @@ def main(argv: Sequence[str]) -> None:
     if "torch" in sys.modules:
         importlib.import_module("launchers.local").__dict__["subprocess"] = _ForkedAgents()
     sys.argv = [str(dist_train.cli.main.__file__), *args]
-    dist_train.cli.main.main()
+    _end_quickly(dist_train.cli.main.main)
+
+
+def _end_quickly(command: Callable[[], None]) -> None:
+    """Run a command whose process ends as a forked rank does, without a teardown of torch's modules."""
+    shared = SharedModules.of_this_process()
+    try:
+        command()
+    except SystemExit as leaving:
+        if isinstance(code := leaving.code, int):
+            run_last(lambda: shared.end(code))
+        raise
 
 
 def _run_script(path: str, args: Sequence[str]) -> None:

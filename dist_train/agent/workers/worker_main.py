@@ -42,10 +42,15 @@ from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, spa
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
 
-def main(argv: list[str]) -> NoReturn:
-    """Run one rank; leaves by SystemExit."""
+def main(argv: list[str], *, forked: bool = False) -> NoReturn:
+    """Run one rank; leaves by SystemExit.
+
+    Args:
+        argv: pid of its agent, kind and value of the target, arguments of the target.
+        forked: this process shares its modules with a warm parent.
+    """
     # Before anything registers an exit function, so that its own runs after all others.
-    leaving = InterpreterExit.watch(os.environ)
+    leaving = InterpreterExit.watch(os.environ, forked=forked)
     end_with_parent(int(argv[0]), signal.SIGKILL)
     _start_clock(os.environ)
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
