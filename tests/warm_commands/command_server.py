@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dist_train.agent.workers.forked_exit import SharedModules
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function, run_last
 
 MESSAGE = b"command"

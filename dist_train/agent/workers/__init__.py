@@ -18,7 +18,6 @@ failure_report      the Failure record of a rank that has ended
 graceful_stop       GracefulStop: save and stop within the grace period
 interpreter_exit    a rank's way out: what is flushed, kept and marked for its agent
 exit_descriptor     a descriptor that becomes readable when a rank ends
-forked_exit         SharedModules: the end of a forked rank, which leaves them as they are
 exit_watchdog       ExitWatchdog: end ranks that hang on their way out
 reaper              reap orphans as process 1 of a container
 process_title       what `ps` shows

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train import env
-from dist_train.agent.workers.forked_exit import SharedModules
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.signals.rank_signals import script_handles_sigterm
 from dist_train.rundir.stop_file import StopFile
 from dist_train.rundir.times.span_clock import span_clock
@@ -73,11 +73,10 @@ class InterpreterExit:
         self._exit_code: int | None = None
 
     @classmethod
-    def watch(cls, environ: Mapping[str, str], *, forked: bool = False) -> InterpreterExit:
+    def watch(cls, environ: Mapping[str, str], shared: SharedModules | None = None) -> InterpreterExit:
         """Register the exit function and start the heartbeats; call it before all other code."""
         path = environ.get(env.STOP_FILE)
         stop_file = StopFile.open(Path(path)) if path else None
-        shared = SharedModules.of_this_process() if forked else None
         found = cls(stop_file, int(environ.get("LOCAL_RANK", "0")), shared)
         run_last(found._before_finalization)
         reserve_exit_function()

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.cpu_binding import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
@@ -42,15 +43,15 @@ from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, spa
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
 
-def main(argv: list[str], *, forked: bool = False) -> NoReturn:
+def main(argv: list[str], shared: SharedModules | None = None) -> NoReturn:
     """Run one rank; leaves by SystemExit.
 
     Args:
         argv: pid of its agent, kind and value of the target, arguments of the target.
-        forked: this process shares its modules with a warm parent.
+        shared: what a forked rank shares with its parent.
     """
     # Before anything registers an exit function, so that its own runs after all others.
-    leaving = InterpreterExit.watch(os.environ, forked=forked)
+    leaving = InterpreterExit.watch(os.environ, shared)
     end_with_parent(int(argv[0]), signal.SIGKILL)
     _start_clock(os.environ)
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as

@@ -11,7 +11,7 @@ import pytest
 
 START = """
 import atexit, ctypes, gc, gzip, json, os, sys
-from dist_train.agent.workers.forked_exit import SharedModules
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 atexit.register(SharedModules.of_this_process().end, 7)
 class Loud:
     def __init__(self, name): self.name = name

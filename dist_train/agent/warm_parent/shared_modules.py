@@ -71,6 +71,15 @@ class SharedModules:
         return tuple(f"{folder}/" for folder in own)
 
 
+def forget_finalizers() -> None:
+    """Leave out of the exit what was to be finalized in the parent, such as torch's registries of operators.
+
+    multiprocessing does likewise with its own in a fork (BaseProcess._bootstrap).
+    """
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False
+
+
 def _libraries() -> frozenset[str]:
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         fields = [line.split(maxsplit=5) for line in file]
