@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dist_train.agent.warm_parent.shared_modules import SharedModules
+from dist_train.agent.warm_parent.shared_modules import SharedModules, forget_finalizers
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function, run_last
 
 MESSAGE = b"command"
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> None:
     os.environ["OMP_NUM_THREADS"] = THREADS
     set_title("dist-train test commands")
     _import_all(argv[2:])
+    forget_finalizers()
     try:
         _serve(socket.socket(fileno=int(argv[0])))
     except CommandForked as command:

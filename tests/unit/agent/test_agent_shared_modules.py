@@ -110,3 +110,18 @@ def test_output_that_cannot_be_written_is_the_interpreters_to_report(tmp_path: P
     done = run(tmp_path, program)
     assert done.returncode != 7
     assert "No space left on device" in done.stderr
+
+
+def test_what_was_to_be_finalized_in_the_parent_is_not_in_its_forks(tmp_path: Path) -> None:
+    program = """
+    import weakref
+    from dist_train.agent.warm_parent.shared_modules import forget_finalizers
+    def say(text): print(text, flush=True)
+    json.parents = [weakref.finalize(Loud, say, "of the parent")]
+    forget_finalizers()
+    if os.fork() == 0:
+        json.ranks = [weakref.finalize(Loud, say, "of the rank")]
+    else:
+        os.wait()
+    """
+    assert run(tmp_path, program).stdout == "of the rank\n"
