@@ -63,7 +63,8 @@ def failure_of(
         step=step,
     )
     kill = memory.kill_before_end_of(rank.rank)
-    return with_memory_kill(failure, kill, settings.memory_option, memory.is_counted).shortened()
+    whole = str(rank.error_file if record else rank.log.path)
+    return with_memory_kill(failure, kill, settings.memory_option, memory.is_counted).shortened(whole)
 
 
 def _text(value: object) -> str | None:
