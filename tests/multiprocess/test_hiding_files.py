@@ -47,7 +47,7 @@ def test_a_file_beside_the_script_is_imported_as_by_python(tmp_path: Path, metho
 
 
 @pytest.mark.multiprocess
-def test_a_library_that_gets_such_a_file_is_told_with_the_file(tmp_path: Path) -> None:
+def test_an_import_that_fails_by_such_a_file_has_a_hint(tmp_path: Path) -> None:
     (tmp_path / "secrets.py").write_text("KEY = 1\n")
     script = tmp_path / "train.py"
     script.write_text("from secrets import randbits\n")

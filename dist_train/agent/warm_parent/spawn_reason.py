@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dist_train import env
 from dist_train.agent.settings import Settings
-from dist_train.agent.workers.hiding_files import hiding_files
+from dist_train.agent.warm_parent.hiding_files import hiding_files
 from dist_train.prewarm.early_variables import changes_path, named_in
 
 SPAWN = "spawn"

@@ -9,7 +9,6 @@ worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank
 worker_main         the first code of every rank: runs the target, records its error
-hiding_files        files beside a script that have the name of an imported module
 script_pieces       a script in two pieces: its imports, and the rest
 step_profiler       `launch --profile` in a rank: counts optimizer steps, writes the trace
 signals             SIGTERM in a rank, its forks and what multiprocessing starts for it

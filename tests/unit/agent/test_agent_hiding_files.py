@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from dist_train.agent.workers.hiding_files import (
+from dist_train.agent.warm_parent.hiding_files import (
     forget_hidden_modules,
     hiding_files,
     hint_for_hidden_module,
