@@ -86,4 +86,10 @@ def _is_importable(folder: Path, name: str) -> bool:
 def _is_from(folder: Path, module: str) -> bool:
     """Whether the module is the one of this folder."""
     file = getattr(sys.modules[module], "__file__", None)
-    return file is not None and Path(file).resolve().parent in (folder.resolve(), (folder / module).resolve())
+    if file is None:
+        return False
+    # A link beside the script is found there, and may lead elsewhere.
+    parents = (Path(file).parent, Path(file).resolve().parent)
+    return any(
+        parent in (place, place / module) for parent in parents for place in (folder, folder.resolve())
+    )

@@ -74,3 +74,15 @@ def test_a_hint_names_the_file_that_hides_a_module_of_python(
     assert hint_for_hidden_module(ImportError("cannot import name 'a' from 'random' (x)")) is not None
     assert hint_for_hidden_module(ValueError(str(error))) is None
     assert hint_for_hidden_module(AttributeError("'Row' object has no attribute 'random'")) is None
+
+
+def test_a_link_beside_the_script_is_the_module_that_it_was_imported_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "linked_one.py").touch()
+    (tmp_path / "linked_one.py").symlink_to(tmp_path / "elsewhere" / "linked_one.py")
+    module = ModuleType("linked_one")
+    module.__file__ = str(tmp_path / "linked_one.py")
+    monkeypatch.setitem(sys.modules, "linked_one", module)
+    assert hiding_files(tmp_path) == {}
