@@ -71,6 +71,8 @@ def _imported_at_start() -> frozenset[str]:
 
     Of a program that is run by `python -m`, as agents and ranks are, runpy is the first import.
     """
+    if getattr(sys.modules["__main__"], "__spec__", None) is None:
+        return frozenset()
     names = list(sys.modules)
     return frozenset(names[: names.index("runpy")] if "runpy" in names else ())
 
