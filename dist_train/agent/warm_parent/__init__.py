@@ -13,5 +13,6 @@ shared_modules     SharedModules: the end of a forked rank, which leaves them as
 process_environ    /proc/PID/environ, by which processes of a run are found
 late_variables     say it where a rank sets such a variable too late
 spawn_reason       why a run's ranks must be spawned
+hiding_files       files beside a script that have the name of an imported module
 rank_child         a rank as its agent sees it: spawned or forked
 """

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.warm_parent.hiding_files import forget_hidden_modules, hint_for_hidden_module
 from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.cpu_binding import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
@@ -40,6 +41,7 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.times.clock_file import clock_path
 from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, span_clock, start_clock
 
+_OUR_PROGRAM = "dist_train.entrypoint"
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
 
@@ -145,6 +147,8 @@ def _check_last_steps() -> None:
 def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
     sys.argv = [name, *args]
     sys.path.insert(0, os.getcwd())
+    if name != _OUR_PROGRAM:
+        forget_hidden_modules(Path.cwd())
     # As `python -m` does it; run_module() would drop the module's globals when it returns.
     _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
     sys.argv[0] = spec.origin
@@ -154,7 +158,9 @@ def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
 
 def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    folder = Path(path).resolve().parent
+    sys.path.insert(0, str(folder))
+    forget_hidden_modules(folder)
     loader = SourceFileLoader("__main__", path)
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
     module.__dict__.update(named, __builtins__=builtins)
@@ -194,7 +200,7 @@ def _report(error: BaseException) -> None:
 def _hint(error: BaseException) -> str | None:
     from dist_train.agent.failures.error_hints import hint_for
 
-    return hint_for(error)
+    return hint_for_hidden_module(error) or hint_for(error)
 
 
 def _print_traceback(error: BaseException) -> None:
