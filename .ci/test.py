@@ -29,7 +29,8 @@ from dist_train.testing.required_components import apt_may_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
-# pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
+# Workers per group (tests/forked_workers): as many as keep two cores busy. Tests with the marker `alone` run
+# one at a time.
 GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 3, "slurm": 5, "k8s": 4}
 FAST = ("unit", "architecture")
 # No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
@@ -144,10 +145,20 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}"]
         argv += [f"--durations={SLOWEST_OF_GROUP}", "--durations-min=1", *words]
-        # Tests of one xdist_group share a fixture that takes long: they run in one worker.
-        at_once = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
-        code, seconds = timed([*argv, *at_once])
+        code, seconds = timed([*argv, *at_once(workers)])
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}", durations(report))
+
+
+def at_once(workers: int) -> list[str]:
+    """Options of pytest for workers: forks of one process; pytest-xdist's where there are no pidfds.
+
+    Tests of one xdist_group share a fixture that takes long: they run in one worker.
+    """
+    if not workers:
+        return []
+    if hasattr(os, "pidfd_open"):
+        return ["--forked-workers", str(workers)]
+    return ["-n", str(workers), "--dist", "loadgroup"]
 
 
 def spawned_ranks(pytest_args: Sequence[str]) -> Outcome:
