@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -80,8 +81,9 @@ def main() -> int:
         outcomes = [gpu_tests(options.pytest_args, needed=True)]
         print_table(outcomes, time.monotonic() - began)
         return 0 if outcomes[0].good else 1
+    static = StaticChecks()
     if not options.fast and options.long is None:
-        outcomes += [check(name, words) for name, words in checks().items()]
+        static.start()
     if not options.lint:
         install_debian_packages()
         names, marked = chosen(options.fast, options.long)
@@ -92,6 +94,7 @@ def main() -> int:
             outcomes.append(spawned_ranks(options.pytest_args))
         if not options.fast and options.long is None:
             outcomes.append(gpu_tests(options.pytest_args, needed=False))
+    outcomes = [*static.outcomes(), *outcomes]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
@@ -124,10 +127,36 @@ def checks() -> dict[str, list[str]]:
     }
 
 
-def check(name: str, words: Sequence[str]) -> Outcome:
-    """Run one static check."""
-    code, seconds = timed(words)
-    return Outcome(name, code == 0, seconds, "clean" if code == 0 else f"exit code {code}")
+class StaticChecks(threading.Thread):
+    """Runs them one after the other beside the first tests: mypy alone leaves all cores but one idle."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._done: list[tuple[Outcome, str]] = []
+
+    def run(self) -> None:
+        """Run all, and keep what they say."""
+        self._done = [check(name, words) for name, words in checks().items()]
+
+    def outcomes(self) -> list[Outcome]:
+        """Wait for them, and print what they have said; none where they were not started."""
+        if self.ident is not None:
+            self.join()
+        for outcome, said in self._done:
+            print(f"\n$ {outcome.name}: {outcome.summary}\n{said}", end="", flush=True)
+        return [outcome for outcome, _ in self._done]
+
+
+def check(name: str, words: Sequence[str]) -> tuple[Outcome, str]:
+    """Run one static check: its row, and its output."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        code, said = str(done.returncode), done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        code, said = "none", f"not done after {LIMIT_S:.0f} s: ended\n"
+    summary = "clean" if code == "0" else f"exit code {code}"
+    return Outcome(name, code == "0", time.monotonic() - began, summary), said
 
 
 def has_marked(name: str, marker: str) -> bool:

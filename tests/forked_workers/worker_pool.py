@@ -35,7 +35,7 @@ class _Worker:
     # Lists of tests that it was given and has not finished.
     given: deque[list[int]] = field(default_factory=deque)
     running: int | None = None
-    told_end: bool = False
+    has_all: bool = False
 
     def begin(self, number: int) -> None:
         """It runs this test now."""
@@ -95,13 +95,13 @@ class WorkerPool:
 
     def _give(self, worker: _Worker) -> None:
         """Let it have work for as long as its answer takes to come."""
-        while len(worker.given) < AHEAD and not worker.told_end:
+        while len(worker.given) < AHEAD and not worker.has_all:
             stops = self._session.shouldfail or self._session.shouldstop
             numbers = [] if stops else self._queue.take()
             if numbers:
                 worker.given.append(list(numbers))
             else:
-                worker.told_end = True
+                worker.has_all = True
             with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is seen next
                 worker.connection.send(numbers)
 
