@@ -19,6 +19,10 @@ RECORD_WORDS = {"victims", "victim", "mend"}
 FOLDERS = ("dist_train", "launchers", "tests", "examples", "benchmarks", ".ci")
 
 
+# Any of the words, asked for first: few texts have one.
+ANY = Retired("|".join(retired.pattern for retired in EVERYWHERE), "", "")
+
+
 def files() -> list[Path]:
     """Our Python files, except the list of the words."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -82,7 +86,7 @@ def test_texts_are_the_fields_words(folder: str) -> None:
         if path.relative_to(ROOT).parts[0] != folder:
             continue
         for line, text in texts(path):
-            for retired in EVERYWHERE:
+            for retired in EVERYWHERE if ANY.found_in(text) else ():
                 if retired.found_in(text):
                     wrong.append(
                         f"{path.relative_to(ROOT)}:{line}: {text.strip()[:80]!r}  ({retired.instead})"
