@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def slurm_session() -> Iterator[SlurmCluster]:
     """Cluster of this pytest worker, which SLURM_CONF names for the whole session."""
     require_binaries(slurm_cluster.BINARIES)
-    with SlurmCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+    with SlurmCluster(ClusterSettings(warm_tasks=True)) as cluster, pytest.MonkeyPatch.context() as patch:
         set_variables(patch, cluster)
         yield cluster
 
@@ -57,7 +57,7 @@ def slurm_session() -> Iterator[SlurmCluster]:
 def slurm_accounting_session() -> Iterator[SlurmCluster]:
     """A cluster with a database, slurmdbd and sacct."""
     require_binaries([*slurm_cluster.BINARIES, *accounting.BINARIES])
-    with SlurmCluster(ClusterSettings(accounting=True)) as cluster:
+    with SlurmCluster(ClusterSettings(accounting=True, warm_tasks=True)) as cluster:
         yield cluster
 
 

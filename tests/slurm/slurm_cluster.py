@@ -43,6 +43,7 @@ from slurm_daemons import (
     end_all,
     until,
 )
+from slurm_warm_tasks import begin_import, write_prolog
 
 from dist_train.testing.process_tree import descendants, is_alive, pid_is_alive, with_environ
 
@@ -82,6 +83,8 @@ class SlurmCluster:
     def start(self) -> None:
         """Start every daemon and wait until all nodes are idle; cleans up when that fails."""
         began = time.monotonic()
+        if self.settings.warm_tasks:
+            begin_import()
         try:
             self.folder.mkdir()
             # munged requires every folder above its socket to be world-accessible.
@@ -196,6 +199,8 @@ class SlurmCluster:
         if self.settings.accounting:
             start_mariadbd(self.layout, self._environ_of_daemons())
             start_slurmdbd(self.layout, self._environ_of_daemons())
+        if self.settings.warm_tasks:
+            write_prolog(self.folder)
         self._daemon("slurmctld", "-i")
         for name in self.names:
             self._start_slurmd(name)

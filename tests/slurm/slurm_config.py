@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_warm_tasks import prolog_of
+
 
 @dataclass(frozen=True)
 class ClusterSettings:
@@ -21,6 +23,7 @@ class ClusterSettings:
         min_job_age_s: how long slurmctld keeps an ended job.
         message_timeout_s: how long clients wait for a response.
         accounting: start mariadbd and slurmdbd too, so that sacct works.
+        warm_tasks: agents are forks of the tests' server where that makes no difference but for the time.
         accounting_enforced: unknown accounts and QOS are refused.
     """
 
@@ -36,6 +39,7 @@ class ClusterSettings:
     message_timeout_s: int = 5
     accounting: bool = False
     accounting_enforced: bool = False
+    warm_tasks: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ KillWait={settings.kill_wait_s}
 TCPTimeout=2
 MessageTimeout={settings.message_timeout_s}
 MinJobAge={settings.min_job_age_s}"""
+    if settings.warm_tasks:
+        lines += f"\nTaskProlog={prolog_of(layout.folder)}"
     if settings.preempt_user_signal:
         lines += "\nSlurmctldParameters=preempt_send_user_signal"
     return lines

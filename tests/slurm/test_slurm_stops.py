@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 @pytest.fixture(scope="session")
 def _user_signal_session() -> Iterator[SlurmCluster]:
     require_binaries(BINARIES)
-    with SlurmCluster(ClusterSettings(preempt_user_signal=True)) as cluster:
+    with SlurmCluster(ClusterSettings(preempt_user_signal=True, warm_tasks=True)) as cluster:
         yield cluster
 
 

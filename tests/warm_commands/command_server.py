@@ -1,10 +1,12 @@
 """A process that has imported modules, and forks commands: the imports are most of the time of a test.
 
-    python -P command_server.py DESCRIPTOR PARENT_PID MODULE...
+    python -P command_server.py LISTENER MODULE...
 
-Where torch is among the modules, the agents of `launch` are forked from the command likewise, and their
-ranks from the agents' warm parents. It forks single agents and containers too (agent_fork.py). What needs
-other early variables (dist_train/prewarm/early_variables.py) is started as a user does.
+All pytest workers of a session use the same one: it is a child of none of them, and ends with the last of
+their connections. Where torch is among the modules, the agents of `launch` are forked from the command
+likewise, and their ranks from the agents' warm parents. It forks single agents, containers and Slurm's
+tasks too (agent_fork.py). What needs other early variables (dist_train/prewarm/early_variables.py) is started
+as a user does.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import builtins
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -25,7 +28,7 @@ from typing import Any
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
-MESSAGE = b"command"
+MESSAGE, READY = b"command", b"ready"
 COMMAND, SCRIPT, RANK = "command", "script", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
@@ -39,15 +42,15 @@ class CommandForked(BaseException):
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serve until the other end is closed, and the parent lives; in a fork run its command."""
+    """Serve until the last connection is closed; in a fork run its command."""
+    if os.fork():
+        os._exit(0)
     reserve_exit_function()
     from dist_train.agent.workers.process_title import set_title
-    from dist_train.jobs.parent_death_signal import end_with_parent
 
-    end_with_parent(int(argv[1]), signal.SIGKILL)
     os.environ["OMP_NUM_THREADS"] = THREADS
     set_title("dist-train test commands")
-    _import_all(argv[2:])
+    _import_all(argv[1:])
     try:
         _serve(socket.socket(fileno=int(argv[0])))
     except CommandForked as command:
@@ -91,23 +94,64 @@ def _import_all(modules: Sequence[str]) -> None:
     os.waitpid(pid, 0)
 
 
-def _serve(connection: socket.socket) -> None:
+def _serve(listener: socket.socket) -> None:
+    listener.setblocking(False)
+    connections: dict[int, socket.socket] = {}
     while True:
-        message, received, _, _ = socket.recv_fds(connection, len(MESSAGE), 16)
+        ready, _, _ = select.select([listener, *connections], [], [])
         with suppress(ChildProcessError):  # holders of commands that have ended
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if message != MESSAGE:
+        if listener in ready:
+            _accept(listener, connections)
+        for descriptor in [each for each in ready if each in connections]:
+            _answer(connections[descriptor], [listener, *connections.values()], connections)
+        if not connections and not _accept(listener, connections):
             os._exit(0)
-        body, out, err, status, held, *more = received
-        with open(body, "rb") as file:
-            file.seek(0)
-            request = json.load(file)
-        if os.fork() == 0:
-            connection.close()
-            _hold(request, out, err, status, held, more)
-        for descriptor in (out, err, status, held, *more):
-            os.close(descriptor)
+
+
+def _accept(listener: socket.socket, connections: dict[int, socket.socket]) -> bool:
+    try:
+        connection, _ = listener.accept()
+    except BlockingIOError:
+        return False
+    connections[connection.fileno()] = connection
+    connection.setblocking(True)
+    with suppress(ConnectionError):  # found at its next reading
+        connection.send(READY)
+    return True
+
+
+def _answer(
+    connection: socket.socket, own: Sequence[socket.socket], connections: dict[int, socket.socket]
+) -> None:
+    """Fork what one message asks for, or forget a connection that has been closed."""
+    message, received = b"", list[int]()
+    with suppress(ConnectionError):
+        message, received, _, _ = socket.recv_fds(connection, len(MESSAGE), 16)
+    if message != MESSAGE:
+        del connections[connection.fileno()]
+        connection.close()
+        return
+    body, out, err, status, held, *more = received
+    with open(body, "rb") as file:
+        file.seek(0)
+        request = json.load(file)
+    if may_become(request) and os.fork() == 0:
+        for each in own:
+            each.close()
+        _hold(request, out, err, status, held, more)
+    for descriptor in (out, err, status, held, *more):
+        os.close(descriptor)
+
+
+def may_become(request: Mapping[str, Any]) -> bool:
+    """Whether a fork of this process can be what is asked for; a task asks without knowing."""
+    if "task" not in request:
+        return True
+    from warm_commands.warm_containers import early
+
+    return request["task"][0] == sys.executable and early(request["environ"]) == early(os.environ)
 
 
 def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int, more: list[int]) -> None:
@@ -125,10 +169,15 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
     for descriptor in (out, err, *more):
         os.close(descriptor)
     os.write(status, b"%d\n" % pid)
+    if "task" in request:
+        from warm_commands.agent_fork import kill_with_task
+
+        kill_with_task(pid, held)
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None
     code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-    os.write(status, b"%d\n" % code)
+    with suppress(BrokenPipeError):  # a task that was killed
+        os.write(status, b"%d\n" % code)
     os.read(held, 1)
     os.waitpid(pid, 0)
     os._exit(0)
@@ -141,12 +190,18 @@ def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], hol
         from warm_commands.agent_fork import run_container
 
         run_container(request, out, err, more[0], holder)
+    if "task" in request:  # what comes before the agent is up waits, as its command line asks for
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
     os.setsid()
     reset_process(request["environ"], request["folder"], {1: out, 2: err})
     if "agent" in request:
         from warm_commands.agent_fork import run_agent
 
         run_agent(request["agent"], request["environ"])
+    if "task" in request:
+        from warm_commands.agent_fork import run_task
+
+        run_task(request)
     if request["kind"] == RANK:  # as the agent starts it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
     raise CommandForked(request["kind"], *request["args"])

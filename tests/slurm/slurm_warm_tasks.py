@@ -1,0 +1,39 @@
+"""Agents in Slurm's tasks as forks of a process that has imported torch.
+
+See warm_commands/task/sitecustomize.py. With DIST_TRAIN_TESTING_COLD=1 in its environment a task is what its
+job says.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from pathlib import Path
+
+from warm_commands import slurm_task
+from warm_commands.forked_command import command_server
+
+_FOLDER = "warm"
+
+
+def prolog_of(folder: Path) -> Path:
+    """The TaskProlog of a cluster with this folder."""
+    return folder / _FOLDER / "prolog.sh"
+
+
+def begin_import() -> None:
+    """Start the server, which imports while the daemons start."""
+    threading.Thread(target=command_server, daemon=True, name="waits for the command server").start()
+
+
+def write_prolog(folder: Path) -> None:
+    """Write what makes the agents of a cluster's tasks forks; waits for the server."""
+    own = prolog_of(folder).parent
+    own.mkdir()
+    program = Path(slurm_task.__file__).resolve().with_name("task") / "sitecustomize.py"
+    own.joinpath("sitecustomize.py").symlink_to(program)
+    own.joinpath("server").write_text(command_server().address, encoding="utf-8")
+    prolog = prolog_of(folder)
+    path = f"{shlex.quote(str(own))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    prolog.write_text(f"#!/bin/sh\necho export PYTHONPATH={path}\n", encoding="utf-8")
+    prolog.chmod(0o755)
