@@ -24,6 +24,7 @@ from slurm_cluster import SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_namespaces import NamespaceCluster
 from slurm_runs import SLOW, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, launch
+from slurm_warm_tasks import COLD_TASKS
 from warm_commands.once_for_all_workers import once_for_all_workers
 
 from dist_train.rundir import RunDir
@@ -91,6 +92,13 @@ def slurm_namespaces(
 ) -> Iterator[NamespaceCluster]:
     """As `slurm`, with nodes in namespaces; put `slurm_namespaces.prefix` before commands."""
     yield from lend(slurm_namespaces_session, monkeypatch)
+
+
+@pytest.fixture
+def cold_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents and ranks of this test's jobs are new interpreters, children of slurmstepd."""
+    for name, value in COLD_TASKS.items():
+        monkeypatch.setenv(name, value)
 
 
 def lend(cluster: C, patch: pytest.MonkeyPatch) -> Iterator[C]:

@@ -1,7 +1,7 @@
 """Agents in Slurm's tasks as forks of a process that has imported torch.
 
-See warm_commands/task/sitecustomize.py. With DIST_TRAIN_TESTING_COLD=1 in its environment a task is what its
-job says.
+See warm_commands/task/sitecustomize.py. With COLD_TASKS in its environment a task is what
+its job says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from pathlib import Path
 
 from warm_commands import slurm_task
 from warm_commands.forked_command import command_server
+from warm_commands.warm_launch import COLD
 
+# The commands of the test may be forks; with 1 they are not either (warm_launch.COLD).
+COLD_TASKS = {COLD: "tasks"}
 _FOLDER = "warm"
 
 

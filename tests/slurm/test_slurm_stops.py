@@ -78,6 +78,7 @@ def test_a_preemption_by_terms_default_signal(
 )
 @pytest.mark.proof
 @pytest.mark.slow
+@pytest.mark.usefixtures("cold_tasks")
 def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes) -> None:
     check_preemption(slurm, tmp_path, undisturbed, "low15", TWO_BY_TWO)
 
@@ -184,6 +185,7 @@ def test_a_real_time_limit_saves_and_goes_on(
     "A signal in the first second is not lost",
     limits="coreutils >= 8.31",
 )
+@pytest.mark.usefixtures("cold_tasks")
 def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -245,6 +247,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
 )
 @pytest.mark.proof
 @pytest.mark.slow
+@pytest.mark.usefixtures("cold_tasks")
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)
     for restart in range(3):

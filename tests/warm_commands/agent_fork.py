@@ -57,18 +57,15 @@ def run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, 
     os._exit(code)
 
 
-def run_task(request: Mapping[str, Any]) -> NoReturn:
-    """Run the agent that one of Slurm's tasks was to be: see slurm_task.py.
-
-    Args:
-        request: its command line `task`, and what Slurm had given it.
-    """
+def limit_as_task(request: Mapping[str, Any]) -> None:
+    """Take over what Slurm has given one of its tasks: see slurm_task.py."""
     os.umask(request["umask"])
+    if os.geteuid() == 0:
+        os.setgroups(request["groups"])
     os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
     os.sched_setaffinity(0, request["cpus"])
     for name, (soft, hard) in request["limits"].items():
         resource.setrlimit(getattr(resource, name), (soft, hard))
-    run_agent(request["task"], request["environ"])
 
 
 def kill_with_task(pid: int, held: int) -> None:

@@ -12,9 +12,11 @@ as a user does.
 from __future__ import annotations
 
 import builtins
+import faulthandler
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -28,8 +30,9 @@ from typing import Any
 
 from dist_train.agent.workers.interpreter_exit import reserve_exit_function
 
+TESTS = str(Path(__file__).resolve().parent.parent)
 MESSAGE, READY = b"command", b"ready"
-COMMAND, SCRIPT, RANK = "command", "script", "rank"
+COMMAND, SCRIPT, MODULE, RANK = "command", "script", "module", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
 
@@ -37,7 +40,8 @@ THREADS = "1"  # per rank; read while torch is imported
 class CommandForked(BaseException):
     """Raised in a command after its fork: it leaves the server's frames.
 
-    Its arguments are COMMAND and those after `dist-train`; or SCRIPT or RANK, a script and its arguments.
+    Its arguments are COMMAND and those after `dist-train`; SCRIPT or RANK, a script and its arguments; or
+    MODULE, a module and its arguments.
     """
 
 
@@ -59,6 +63,12 @@ def main(argv: Sequence[str]) -> None:
         set_title(f"{sys.executable} {args[0]}")
         _run_script(args[0], args[1:])
         return  # and this interpreter ends as the script's
+    if kind == MODULE:
+        set_title(f"{sys.executable} -P -m {args[0]}")
+        faulthandler.enable()
+        sys.argv = args
+        runpy.run_module(args[0], run_name="__main__", alter_sys=True)
+        return
     if kind == RANK:
         from dist_train.agent.workers import worker_main
 
@@ -75,10 +85,10 @@ def main(argv: Sequence[str]) -> None:
 def _run_script(path: str, args: Sequence[str]) -> None:
     """Run it as `python PATH ARGS` does: it is `__main__` to the end of the process."""
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=path, __builtins__=builtins)
+    module.__dict__.update(__file__=os.path.abspath(path), __builtins__=builtins)
     sys.modules["__main__"] = module
     sys.argv = [path, *args]
-    sys.path.insert(0, str(Path(path).parent))
+    sys.path.insert(0, str(Path(path).resolve().parent))
     exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
@@ -184,24 +194,29 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
 
 
 def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], holder: int) -> None:
+    from warm_commands.agent_fork import limit_as_task, run_agent
+    from warm_commands.forked_command import (
+        ForkedChild as ForkedChild,  # _ForkedAgents cannot import it later
+    )
+
     from dist_train.agent.warm_parent.process_reset import reset_process
 
     if "container" in request:
         from warm_commands.agent_fork import run_container
 
         run_container(request, out, err, more[0], holder)
-    if "task" in request:  # what comes before the agent is up waits, as its command line asks for
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    if "task" in request:  # what comes before an agent is up waits, as its command line asks for
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     os.setsid()
     reset_process(request["environ"], request["folder"], {1: out, 2: err})
+    sys.path.remove(TESTS)
     if "agent" in request:
-        from warm_commands.agent_fork import run_agent
-
         run_agent(request["agent"], request["environ"])
     if "task" in request:
-        from warm_commands.agent_fork import run_task
-
-        run_task(request)
+        limit_as_task(request)
+        if request["task"][1:4] == AGENT:
+            run_agent(request["task"], request["environ"])
+        raise CommandForked(SCRIPT, *request["task"][1:])
     if request["kind"] == RANK:  # as the agent starts it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
     raise CommandForked(request["kind"], *request["args"])
@@ -231,5 +246,5 @@ class _ForkedAgents:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    sys.path.append(TESTS)
     main(sys.argv[1:])

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from warm_commands.command_server import COMMAND, MESSAGE, RANK, READY, SCRIPT, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, MODULE, RANK, READY, SCRIPT, THREADS
 
 from dist_train.prewarm.early_variables import early_variables
 
@@ -151,6 +151,12 @@ class CommandServer:
     ) -> ForkedCommand:
         """Run `python ARGS`, where the first one is a script; likewise."""
         return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def start_module(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `python -P -m ARGS`; likewise."""
+        return self._start(MODULE, args, folder, environ, out, err)
 
     def start_rank(
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int

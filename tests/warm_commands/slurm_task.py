@@ -1,4 +1,4 @@
-"""Slurm's child while the agent that it was started as is a fork of the command server."""
+"""Slurm's child while the agent or script that it was started as is a fork of the command server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE}
 
 
 def stand_for(words: Sequence[str], address: str) -> None:
-    """Have the agent forked and end as it does; return where the server forks none.
+    """Have it forked and end as it does; return where the server forks none.
 
     Args:
-        words: the agent's command line.
+        words: the command line.
         address: a file with the server's.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,16 +62,18 @@ def _facts() -> dict[str, Any]:
         "environ": dict(os.environ),
         "folder": os.getcwd(),
         "umask": umask,
+        "groups": os.getgroups(),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "cpus": sorted(os.sched_getaffinity(0)),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
     }
 
 
-def _end_as(agent: int, answers: Any) -> None:
+def _end_as(fork: int, answers: Any) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(null, stream)  # the agent's and its ranks' alone: srun waits for the last of them
+        os.dup2(null, stream)  # the fork's and its ranks' alone: srun waits for the last of them
     arrived, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -83,7 +85,7 @@ def _end_as(agent: int, answers: Any) -> None:
         ready, _, _ = select.select([arrived, answers], [], [])
         if arrived in ready:
             for number in os.read(arrived, 64):
-                _signal_tree(agent, number)
+                _signal_tree(fork, number)
         if answers in ready:
             break
     code = int(answers.readline() or b"-9")

@@ -1,8 +1,8 @@
 """In a task of Slurm: have the test's command server fork what this interpreter was started for.
 
 Every interpreter imports a module of this name; only a task's has its folder in PYTHONPATH
-(tests/slurm/slurm_warm_tasks.py). An agent that a fork can be is forked, with this task's output, folder,
-environment, CPUs and limits; this process, Slurm's child, passes each signal on to it and all its
+(tests/slurm/slurm_warm_tasks.py). An agent or a script that a fork can be is forked, with this task's output,
+folder, environment, CPUs and limits; this process, Slurm's child, passes each signal on to it and all its
 descendants, as Slurm sends one to every process of a step (proctrack/linuxproc), and ends as it ends. If
 this process is killed, the server kills them.
 """
@@ -26,17 +26,18 @@ def _remove_from_path() -> None:
         os.environ.pop("PYTHONPATH", None)
 
 
-def _agent_words() -> list[str] | None:
-    """The agent's command line, where this is one that may be forked."""
+def _words_of_a_fork() -> list[str] | None:
+    """The command line, where it is an agent's or a script's that may be forked."""
     words = [each for each in sys.orig_argv if each != "-u"]
     one_thread = "--threads-per-rank" in words and words[words.index("--threads-per-rank") + 1] == "1"
-    if words[1:4] != _AGENT or not one_thread or os.environ.get("DIST_TRAIN_TESTING_COLD") == "1":
+    is_agent = words[1:4] == _AGENT and one_thread
+    if os.environ.get("DIST_TRAIN_TESTING_COLD") or not (is_agent or words[1].endswith(".py")):
         return None
     return [sys.executable, *words[1:]]
 
 
 _remove_from_path()
-_words = _agent_words()
+_words = _words_of_a_fork() if len(sys.orig_argv) > 1 else None
 if _words is not None:
     _tests = os.path.join(os.path.dirname(os.path.realpath(__file__)), os.pardir)
     sys.path.insert(0, _tests)
