@@ -43,7 +43,6 @@ from slurm_daemons import (
     end_all,
     until,
 )
-from slurm_warm_tasks import begin_import, write_prolog
 
 from dist_train.testing.process_tree import descendants, is_alive, pid_is_alive, with_environ
 
@@ -84,6 +83,8 @@ class SlurmCluster:
         """Start every daemon and wait until all nodes are idle; cleans up when that fails."""
         began = time.monotonic()
         if self.settings.warm_tasks:
+            from slurm_warm_tasks import begin_import  # slurm_dev has no path to the rest of tests/
+
             begin_import()
         try:
             self.folder.mkdir()
@@ -200,7 +201,9 @@ class SlurmCluster:
             start_mariadbd(self.layout, self._environ_of_daemons())
             start_slurmdbd(self.layout, self._environ_of_daemons())
         if self.settings.warm_tasks:
-            write_prolog(self.folder)
+            from slurm_warm_tasks import write_prolog
+
+            write_prolog(self.layout.task_prolog)
         self._daemon("slurmctld", "-i")
         for name in self.names:
             self._start_slurmd(name)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_warm_tasks import prolog_of
-
 
 @dataclass(frozen=True)
 class ClusterSettings:
@@ -60,6 +58,11 @@ class Layout:
     controller: Node
     nodes: Sequence[Node]
     dbd_port: int
+
+    @property
+    def task_prolog(self) -> Path:
+        """What every task of a cluster with warm tasks runs first."""
+        return self.at("warm", "prolog.sh")
 
     def at(self, *parts: str) -> Path:
         """A path in the folder."""
@@ -122,7 +125,7 @@ TCPTimeout=2
 MessageTimeout={settings.message_timeout_s}
 MinJobAge={settings.min_job_age_s}"""
     if settings.warm_tasks:
-        lines += f"\nTaskProlog={prolog_of(layout.folder)}"
+        lines += f"\nTaskProlog={layout.task_prolog}"
     if settings.preempt_user_signal:
         lines += "\nSlurmctldParameters=preempt_send_user_signal"
     return lines

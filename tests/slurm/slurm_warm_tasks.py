@@ -16,12 +16,6 @@ from warm_commands.warm_launch import COLD
 
 # The commands of the test may be forks; with 1 they are not either (warm_launch.COLD).
 COLD_TASKS = {COLD: "tasks"}
-_FOLDER = "warm"
-
-
-def prolog_of(folder: Path) -> Path:
-    """The TaskProlog of a cluster with this folder."""
-    return folder / _FOLDER / "prolog.sh"
 
 
 def begin_import() -> None:
@@ -29,14 +23,13 @@ def begin_import() -> None:
     threading.Thread(target=command_server, daemon=True, name="waits for the command server").start()
 
 
-def write_prolog(folder: Path) -> None:
-    """Write what makes the agents of a cluster's tasks forks; waits for the server."""
-    own = prolog_of(folder).parent
+def write_prolog(prolog: Path) -> None:
+    """Write what makes the agents of a cluster's tasks forks, in a new folder; waits for the server."""
+    own = prolog.parent
     own.mkdir()
     program = Path(slurm_task.__file__).resolve().with_name("task") / "sitecustomize.py"
     own.joinpath("sitecustomize.py").symlink_to(program)
     own.joinpath("server").write_text(command_server().address, encoding="utf-8")
-    prolog = prolog_of(folder)
     path = f"{shlex.quote(str(own))}${{PYTHONPATH:+:$PYTHONPATH}}"
     prolog.write_text(f"#!/bin/sh\necho export PYTHONPATH={path}\n", encoding="utf-8")
     prolog.chmod(0o755)
