@@ -82,10 +82,6 @@ class SlurmCluster:
     def start(self) -> None:
         """Start every daemon and wait until all nodes are idle; cleans up when that fails."""
         began = time.monotonic()
-        if self.settings.warm_tasks:
-            from slurm_warm_tasks import begin_import  # slurm_dev has no path to the rest of tests/
-
-            begin_import()
         try:
             self.folder.mkdir()
             # munged requires every folder above its socket to be world-accessible.
@@ -200,10 +196,6 @@ class SlurmCluster:
         if self.settings.accounting:
             start_mariadbd(self.layout, self._environ_of_daemons())
             start_slurmdbd(self.layout, self._environ_of_daemons())
-        if self.settings.warm_tasks:
-            from slurm_warm_tasks import write_prolog
-
-            write_prolog(self.layout.task_prolog)
         self._daemon("slurmctld", "-i")
         for name in self.names:
             self._start_slurmd(name)

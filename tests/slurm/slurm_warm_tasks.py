@@ -10,6 +10,7 @@ import shlex
 import threading
 from pathlib import Path
 
+from slurm_cluster import SlurmCluster
 from warm_commands import slurm_task
 from warm_commands.forked_command import command_server
 from warm_commands.warm_launch import COLD
@@ -18,9 +19,17 @@ from warm_commands.warm_launch import COLD
 COLD_TASKS = {COLD: "tasks"}
 
 
-def begin_import() -> None:
-    """Start the server, which imports while the daemons start."""
-    threading.Thread(target=command_server, daemon=True, name="waits for the command server").start()
+class WarmCluster(SlurmCluster):
+    """A cluster whose settings have warm_tasks."""
+
+    def start(self) -> None:
+        """Start every daemon, while the server imports."""
+        threading.Thread(target=command_server, daemon=True, name="waits for the command server").start()
+        super().start()
+
+    def _start_daemons(self) -> None:
+        super()._start_daemons()
+        write_prolog(self.layout.task_prolog)
 
 
 def write_prolog(prolog: Path) -> None:

@@ -12,6 +12,7 @@ from conftest import lend, require_binaries
 from slurm_cluster import BINARIES, SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
+from slurm_warm_tasks import WarmCluster
 from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
@@ -49,7 +50,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 @pytest.fixture(scope="session")
 def _user_signal_session() -> Iterator[SlurmCluster]:
     require_binaries(BINARIES)
-    with SlurmCluster(ClusterSettings(preempt_user_signal=True, warm_tasks=True)) as cluster:
+    with WarmCluster(ClusterSettings(preempt_user_signal=True, warm_tasks=True)) as cluster:
         yield cluster
 
 

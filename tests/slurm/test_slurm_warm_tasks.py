@@ -61,7 +61,17 @@ def test_a_forked_task_is_given_and_says_what_a_new_interpreter_does(
     (tmp_path / "facts.py").write_text(FACTS)
 
     def run(more: Mapping[str, str]) -> tuple[str, dict[str, Any], int, bytes, bool]:
-        argv = ["bash", "-c", 'umask 27; ulimit -c 0; exec "$@"', "bash", "srun", "-n1", "--mpi=none"]
+        argv = [
+            "bash",
+            "-c",
+            'umask 27; ulimit -c 0; exec "$@"',
+            "bash",
+            "srun",
+            "-n1",
+            "-w",
+            slurm.names[0],
+            "--mpi=none",
+        ]
         argv += ["nice", "-n", "3", "taskset", "-c", "0", sys.executable, "facts.py"]
         done = subprocess.run(
             [*argv, str(number)], cwd=tmp_path, env={**os.environ, **more}, capture_output=True, timeout=60
