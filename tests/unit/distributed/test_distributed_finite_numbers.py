@@ -76,7 +76,7 @@ class Operations(TorchDispatchMode):
 
 
 def bucket_views(bucket: torch.Tensor, *shapes: tuple[int, ...]) -> list[nn.Parameter]:
-    """Parameters whose gradients lie in the bucket one after the other, the last parameter's first, as DDP's."""
+    """Parameters, the last one first, whose gradients lie in the bucket one after the other: as DDP's."""
     found, at = [], 0
     for shape in shapes:
         parameter = nn.Parameter(torch.ones(shape, dtype=bucket.dtype))

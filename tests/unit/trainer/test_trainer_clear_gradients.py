@@ -1,4 +1,4 @@
-"""Gradients are cleared before a step as the optimizer's own zero_grad does, and at less cost where it is torch's."""
+"""Gradients are cleared as by the optimizer's own zero_grad, and at less cost where that is torch's."""
 
 from __future__ import annotations
 
