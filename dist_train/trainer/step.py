@@ -73,7 +73,7 @@ _TORCHS_ZERO_GRAD = Optimizer.zero_grad
 
 
 def clear_gradients(optimizer: Optimizer) -> None:
-    """`zero_grad(set_to_none=True)`; torch's own takes some 40 us more, for a mark that only a trace needs."""
+    """`zero_grad(set_to_none=True)`; torch's own takes some 40 us, much of it for a mark in traces."""
     own = optimizer.zero_grad
     if getattr(own, "__func__", None) is _TORCHS_ZERO_GRAD and not torch._C._autograd._profiler_enabled():
         for group in optimizer.param_groups:
