@@ -9,6 +9,7 @@ exit(3), which runs their exit functions.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import gc
 import io
@@ -19,7 +20,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -45,13 +46,19 @@ class SharedModules:
         return cls(frozenset(sys.modules), _libraries())
 
     def end(self, exit_code: int) -> None:
-        """Finalize what the program has made, and end the process; returns if output cannot be flushed."""
+        """Finalize what the program has made, and end the process; returns where the interpreter must end it.
+
+        That is where a thread of the program still runs: the interpreter lets none go on while it finalizes.
+        Where output cannot be flushed, the interpreter's own end fails likewise, and says it by its exit code.
+        """
+        if _threads_of_the_program(self.names):
+            return
         _finalize_modules(self.names)
         try:
             sys.stdout.flush()
             sys.stderr.flush()
         except Exception:
-            return  # the interpreter's own end fails likewise, and says it by its exit code
+            return
         _close_files()
         # With the interpreter's lock held: no other thread of Python runs on into freed memory.
         libc = ctypes.PyDLL(None)
@@ -84,6 +91,24 @@ def _libraries() -> frozenset[str]:
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         fields = [line.split(maxsplit=5) for line in file]
     return frozenset(f[5].rstrip() for f in fields if len(f) == 6 and "x" in f[1] and f[5].startswith("/"))
+
+
+def _threads_of_the_program(shared: Collection[str]) -> bool:
+    """Whether a thread runs, or waits to run, what is not dist_train's own."""
+    own = _thread.get_ident()
+    return any(not _is_own(frame, shared) for thread, frame in sys._current_frames().items() if thread != own)
+
+
+def _is_own(frame: FrameType | None, shared: Collection[str]) -> bool:
+    """Whether dist_train has started this thread, and nothing of the program is on its stack."""
+    found = False
+    while frame is not None:
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if top not in shared or top == "__main__":
+            return False
+        found = found or top == "dist_train"
+        frame = frame.f_back
+    return found
 
 
 def _finalize_modules(shared: Collection[str]) -> None:

@@ -125,3 +125,30 @@ def test_what_was_to_be_finalized_in_the_parent_is_not_in_its_forks(tmp_path: Pa
         os.wait()
     """
     assert run(tmp_path, program).stdout == "of the rank\n"
+
+
+THREAD = """
+import threading, time, own_module
+json.kept = Loud("by the interpreter")
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(0.1)
+own_module.slow = Slow()
+def work(own_module=own_module, sleep=time.sleep):
+    while True:
+        own_module.own.name.upper()
+        sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=work, daemon=True).start()",
+        "import _thread; _thread.start_new_thread(work, ())",
+        "timer = threading.Timer(0.05, work); timer.daemon = True; timer.start()",
+    ],
+)
+def test_no_thread_of_the_program_runs_on_while_its_modules_are_finalized(tmp_path: Path, start: str) -> None:
+    done = run(tmp_path, THREAD + start + "\ntime.sleep(0.02)")
+    assert done.stderr == "", "a thread found its module's globals gone"
+    assert "freed by the interpreter" in done.stdout.splitlines()
