@@ -117,6 +117,7 @@ def loader(  # type: ignore[misc]  # the overloads leave its other parameters to
             dataset,
             check_count("batch_size", batch_size, 1),
             control=None if run is None else run.control,
+            place=None if run is None else run.place,
             accumulate=accumulate,
             batch_weight=weight,
             drop_last=drop_last,
@@ -126,8 +127,8 @@ def loader(  # type: ignore[misc]  # the overloads leave its other parameters to
     control = Control() if run is None else run.control
     agree_on_shards(dataset, control, 1 if batch_size is None else batch_size, shuffled)
     shared |= {
-        "rank": 0 if run is None else run.rank,
-        "world_size": 1 if run is None else run.world_size,
+        "rank": 0 if run is None else run.place.data_rank,
+        "world_size": 1 if run is None else run.place.data_size,
         "agreement": None if run is None or run.exchange is None else DataAgreement(run.exchange, dataset),
         "persistent_workers": persistent_workers,
         "prefetch_factor": prefetch_factor,

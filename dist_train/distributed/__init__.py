@@ -6,6 +6,7 @@ init_method           parse env://, tcp://HOST:PORT and file:///PATH
 tcp_store, file_store the rendezvous store of each kind, failing with a reason
 torch_stores          torch's store classes under names that mypy knows
 membership_check      wait for all ranks; refuse missing ranks, duplicates and shared GPUs
+place                 `Place`: where a rank stands in the mesh, and its share of the data
 control_group         `Control`: collectives for small values on a gloo group of its own
 keyed_exchange        exchange a small value by the store; name the ranks that do not come
 global_mean           `run.mean`: the mean over all samples of all ranks

@@ -18,9 +18,15 @@ def gather_rows(
     exchange: KeyedExchange | None,
     values: torch.Tensor | Sequence[torch.Tensor],
     device: torch.device,
+    counts: bool = True,
 ) -> torch.Tensor:
-    """`Run.gather`, which has the arguments' meaning. `device` is for a rank that gave nothing."""
+    """`Run.gather`, which has the arguments' meaning. `device` is for a rank that gave nothing.
+
+    Without `counts` another rank has the same rows, and these are left out.
+    """
     own = _rows(values)
+    if own is not None and not counts:
+        own = own[:0]
     facts: JsonValue = None
     if own is not None:
         facts = [str(own.dtype).removeprefix("torch."), list(own.shape[1:]), len(own)]

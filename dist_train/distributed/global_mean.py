@@ -19,10 +19,12 @@ def global_mean(
     exchange: KeyedExchange | None,
     values: Number | Mapping[str, Number],
     count: Number | None,
+    counts: bool = True,
 ) -> float | dict[str, float]:
-    """`Run.mean`, which has the arguments' meaning."""
+    """`Run.mean`, which has the arguments' meaning; without `counts` another rank has the same samples."""
     named = dict(values) if isinstance(values, Mapping) else {"": values}
-    parts: list[JsonValue] = [[name, *_sum_and_count(value, count)] for name, value in named.items()]
+    pairs = [(name, *_sum_and_count(value, count)) for name, value in named.items()]
+    parts: list[JsonValue] = [[name, *(own if counts else (0.0, 0.0))] for name, *own in pairs]
     answer = _means([parts]) if exchange is None else exchange.exchange("mean", parts, _means, "run.mean")
     means = dict(zip(named, cast("list[float]", answer), strict=True))
     return means if isinstance(values, Mapping) else means[""]

@@ -24,9 +24,10 @@ from dist_train.distributed.gradient_weights.units import Loss, Units
 from dist_train.distributed.group_teardown.teardown import Teardown
 from dist_train.distributed.keyed_exchange import KeyedExchange
 from dist_train.distributed.loop_finite_check import LoopFiniteCheck
+from dist_train.distributed.place import Place
 from dist_train.distributed.seeding import RankSeeding
 from dist_train.env import RankInfo
-from dist_train.errors import NonFiniteError, NotFoundError
+from dist_train.errors import NonFiniteError, NotFoundError, UsageError
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics_file import append_metric
 
@@ -94,6 +95,8 @@ class Run:
         self.gradients = Gradients(self.batch_weight, info.world_size, device)
         self.evaluation_buffers = EvaluationBuffers(exchange)
         self.finite_check = LoopFiniteCheck(self.control)
+        self._place = Place.of_replica(info.rank, info.world_size)
+        self._place_is_used = False
         self.closed = False
         self._on_close = on_close
         self._vote = vote
@@ -125,6 +128,31 @@ class Run:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return self.info.num_nodes
+
+    @property
+    def place(self) -> Place:
+        """Where this rank stands in the mesh; until a strategy has chosen, it has a share of the data alone."""
+        self._place_is_used = True
+        return self._place
+
+    def take_place(self, place: Place) -> None:
+        """Take the place that the strategy has chosen; `dt.prepare` does it.
+
+        Raises:
+            UsageError: a loader was made for another place, or another model has another.
+        """
+        before, self._place = self._place, place
+        data = (before.data_rank, before.data_size, before.counts)
+        if self._place_is_used and data != (place.data_rank, place.data_size, place.counts):
+            self._place = before
+            raise UsageError(
+                f"this rank reads share {before.data_rank} of {before.data_size} of the data, and the strategy "
+                f"of this model gives it share {place.data_rank} of {place.data_size}",
+                cause="a loader was made before the model was prepared, or two models have unlike strategies",
+                hint="dt.prepare(model, strategy=...) before dt.loader(...); one strategy for all models",
+            )
+        self._place_is_used = True
+        self.gradients.take_place(place)
 
     @property
     def dir(self) -> Path:
@@ -171,7 +199,7 @@ class Run:
         Until then all ranks draw alike if `dt.init` was given a seed. For a model that is wrapped by
         hand: call it before training, else dropout is the same on all ranks.
         """
-        self.rank_seeding.begin()
+        self.rank_seeding.begin(self.place.data_rank)
 
     @overload
     def mean(self, values: Mapping[str, Number], count: Number | None = None) -> dict[str, float]: ...
@@ -196,7 +224,7 @@ class Run:
             ConfigError: a single number without a count; no rank has a sample; names differ between
                 ranks; or a rank does not come: it is named.
         """
-        return global_mean(self.exchange, values, count)
+        return global_mean(self.exchange, values, count, self.place.counts)
 
     def gather(self, values: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
         """The rows of all ranks' tensors, on every rank; collective.
@@ -215,7 +243,7 @@ class Run:
             ConfigError: dtypes or the other dimensions differ; no rank has a tensor; a rank does not
                 come: it is named.
         """
-        return gather_rows(self.control, self.exchange, values, self.device)
+        return gather_rows(self.control, self.exchange, values, self.device, self.place.counts)
 
     def backward(self, loss_sum: Loss, *, units: Units, retain_graph: bool = False) -> None:
         """Add the gradient of the mean over all units, of all ranks and calls since the last optimizer step.

@@ -52,19 +52,21 @@ class RankSeeding:
 
     Args:
         seed: None: the generators were not seeded, and `begin` leaves them alone.
-        coordinate: this rank's place among those that read different data; ranks that read the same data
-            must draw the same numbers. 0 keeps its RNG state, so that one process is not changed by it.
     """
 
-    def __init__(self, seed: int | None = None, coordinate: int = 0) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
-        self._coordinate = coordinate
         self._begun = False
 
-    def begin(self) -> None:
-        """Seed this rank by its own numbers; does nothing at the second call, or after `skip`."""
-        if not self._begun and self._seed is not None and self._coordinate:
-            seed_all(self._seed, self._coordinate)
+    def begin(self, data_rank: int) -> None:
+        """Seed by the data coordinate; does nothing at the second call, or after `skip`.
+
+        Args:
+            data_rank: ranks that read the same data draw the same numbers. 0 keeps its RNG state, so that one
+                process is not changed by it.
+        """
+        if not self._begun and self._seed is not None and data_rank:
+            seed_all(self._seed, data_rank)
         self._begun = True
 
     def skip(self) -> None:

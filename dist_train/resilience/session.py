@@ -119,8 +119,7 @@ def _open_run(
         on_close=leave_run,
         vote=vote.agreed,
         progress=_progress(watchdog, flag),
-        # With data parallelism alone the data coordinate is the rank.
-        rank_seeding=RankSeeding(seed, info.rank),
+        rank_seeding=RankSeeding(seed),
         keep_alive=watchdog.keep_alive,
     )
     atexit.register(run.close_at_exit)

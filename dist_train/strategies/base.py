@@ -8,7 +8,9 @@ from typing import Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
+from dist_train.errors import ConfigError
 
 
 class StrategyOptions(BaseModel):
@@ -20,6 +22,27 @@ class StrategyOptions(BaseModel):
 def is_for_one_process(strategy: object) -> bool:
     """Whether a strategy works in a single process only (`one_process`, which may be left out)."""
     return bool(getattr(strategy, "one_process", False))
+
+
+def place_of(strategy: object, options: StrategyOptions, rank: int, world_size: int) -> Place:
+    """Where a strategy puts this rank: `place(options, rank, world_size)`, which may be left out.
+
+    A strategy without it gives every rank the whole model and a share of the data.
+
+    Raises:
+        ConfigError: the ranks do not fit the strategy's mesh.
+    """
+    chosen = getattr(strategy, "place", None)
+    if chosen is None:
+        return Place.of_replica(rank, world_size)
+    place: Place = chosen(options, rank, world_size)
+    if place.world_size != world_size:
+        mesh = " x ".join(f"{name} {size}" for name, size in place.mesh)
+        raise ConfigError(
+            f"the mesh {mesh} has {place.world_size} ranks, and there are {world_size}",
+            hint="the sizes of the mesh multiply to nodes x ranks per node",
+        )
+    return place
 
 
 @runtime_checkable

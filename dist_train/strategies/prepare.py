@@ -15,7 +15,7 @@ from dist_train.distributed.run import Run, current
 from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
-from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process
+from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.unwrap import find_ddp, is_wrapped
@@ -58,6 +58,7 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()
+    run.take_place(place_of(chosen, checked, run.rank, run.world_size))
     refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)

@@ -35,7 +35,7 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
-from dist_train.strategies.base import Strategy, is_for_one_process
+from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
@@ -81,8 +81,10 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
     Raises:
         ConfigError: a component or option does not fit; the message names its key.
     """
+    strategy, options = _strategy(config, run)
+    run.take_place(place_of(strategy, options, run.rank, run.world_size))
     data = _data(config, components, run)
-    strategy, model, called = _wrapped_model(config, components.model, run)
+    model, called = _wrapped_model(config, components.model, run, strategy, options)
     forward = Forward(
         model, components.task, config.trainer.precision, run.device, config.trainer.channels_last
     )
@@ -99,12 +101,12 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
             f"schedule: {type(schedule).__name__} follows a metric of the evaluation, and there is none",
             hint="set data.evaluation, or choose another schedule",
         )
-    units = UnitCounter(components.task, run.control, data.sample)
+    units = UnitCounter(components.task, run.control, data.sample, run.place.counts)
     pace, sinks, bare_model = Pace(), _sinks(config, run, run_dir, horizon), strategy.unwrap(model)
     records = Records(
         run,
         Reporter(horizon),
-        Reducer(run.control),
+        Reducer(run.control, run.place.counts),
         sinks,
         pace,
         OwnWork(bare_model if called is None else called),
@@ -134,7 +136,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
     faults = FaultPlan.from_env(run.rank, run_dir.path)
     manager = _manager(config, run, run_dir, strategy)
     saves = Saves(manager, config.checkpoint, horizon, data.train, state, run.control, grace_s, faults)
-    seed_for_training(config.seed, run.rank)
+    seed_for_training(config.seed, run.place.data_rank)
     clip_norm = config.trainer.clip_norm
     return Trainer(
         run=run,
@@ -148,7 +150,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
             optimizer,
             schedule,
             units,
-            run.world_size,
+            run.place.data_size,
             clip_norm,
             skips=config.trainer.on_nonfinite == "skip",
         ),
@@ -194,6 +196,7 @@ def _loader(
             dataset,
             config.data.batch_size,
             control=run.control,
+            place=run.place,
             seed=config.seed,
             workers=workers,
             accumulate=config.trainer.accumulate,
@@ -208,8 +211,8 @@ def _loader(
         config.data.batch_size,
         shuffle=not evaluation,
         seed=config.seed,
-        rank=run.rank,
-        world_size=run.world_size,
+        rank=run.place.data_rank,
+        world_size=run.place.data_size,
         workers=workers,
         accumulate=config.trainer.accumulate,
         drop_last=drop_last,
@@ -220,15 +223,19 @@ def _loader(
     )
 
 
-def _wrapped_model(
-    config: RunConfig, model: nn.Module, run: Run
-) -> tuple[Strategy, nn.Module, nn.Module | None]:
-    """The strategy, what it makes of the model, and the compiled model inside of that."""
+def _strategy(config: RunConfig, run: Run) -> tuple[Strategy, StrategyOptions]:
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
     if run.world_size == 1 and not is_for_one_process(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
+    return strategy, options
+
+
+def _wrapped_model(
+    config: RunConfig, model: nn.Module, run: Run, strategy: Strategy, options: StrategyOptions
+) -> tuple[nn.Module, nn.Module | None]:
+    """What the strategy makes of the model, and the compiled model inside of that."""
     refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
@@ -240,7 +247,7 @@ def _wrapped_model(
         moved = made = compiled(moved, config.trainer.compile, run.device)
     wrapped = strategy.wrap(moved, run, options)
     measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
-    return strategy, wrapped, made
+    return wrapped, made
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:

@@ -25,12 +25,14 @@ class UnitCounter:
     Args:
         task: the task.
         control: all ranks.
+        counts: this rank's units are added up; another one of the same data says False.
         sample: any batch with its number of samples: gives the constant, which all ranks compare.
     """
 
-    def __init__(self, task: Task, control: Control, sample: MicroBatch) -> None:
+    def __init__(self, task: Task, control: Control, sample: MicroBatch, counts: bool = True) -> None:
         self._task = task
         self._control = control
+        self._counts = counts
         self.varies = units_vary(task)
         self._per_sample = 0 if self.varies else self._agree_on_constant(sample)
 
@@ -41,7 +43,7 @@ class UnitCounter:
         """
         if self.varies:
             held = list(micro_batches)
-            local = float(sum(self.of_micro_batch(micro_batch) for micro_batch in held))
+            local = float(sum(self.of_micro_batch(micro_batch) for micro_batch in held if self._counts))
             return self._not_empty(int(self._control.sum([local])[0]), held[0].step), iter(held)
         iterator = iter(micro_batches)
         box = [next(iterator)]

@@ -86,7 +86,7 @@ def clear_gradients(optimizer: Optimizer) -> None:
 class Stepper:
     """Applies optimizer steps to a wrapped model.
 
-    Strategies average gradients over the W ranks with equal weight, so each micro-batch contributes
+    Strategies average gradients over the W shares of the data with equal weight, so each micro-batch contributes
     `total * W / step_units`: the result is the mean over the step's units of the whole job, also
     where ranks hold unequal numbers of them.
 
@@ -95,6 +95,7 @@ class Stepper:
         strategy: its strategy: `no_sync` and `clip_norm`.
         schedule: stepped once per optimizer step, or with a metric after each evaluation; or None.
         units: the step's divisor.
+        data_size: W, the number of shares that the data is split into.
         clip_norm: largest gradient norm, or None.
         skips: leave out the update of a step whose loss or gradient is not finite.
     """
@@ -106,7 +107,7 @@ class Stepper:
         optimizer: Optimizer,
         schedule: Any | None,
         units: UnitCounter,
-        world_size: int,
+        data_size: int,
         clip_norm: float | None = None,
         skips: bool = False,
     ) -> None:
@@ -115,7 +116,7 @@ class Stepper:
         self._optimizer = optimizer
         self._schedule = schedule
         self._units = units
-        self._world_size = world_size
+        self._data_size = data_size
         self._clip_norm = clip_norm
         self._finite = FiniteUpdate(forward.model, optimizer) if skips else None
 
@@ -174,7 +175,7 @@ class Stepper:
         # An empty micro-batch takes part with weight 0, so that every rank runs the same collectives.
         total = output.total if micro_batch.count else output.total * 0
         # total * W / step_units, as one operation.
-        mean = total / (step_units / self._world_size)
+        mean = total / (step_units / self._data_size)
         torch.autograd.backward([mean], [start_gradient(mean)] if self._finite is not None else None)
         span_clock().end_wait(COMMUNICATION)
         if metric_sums is not None:

@@ -22,6 +22,7 @@ from dist_train.data.validation import check_count, id_of
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.devices import as_device
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
+from dist_train.distributed.place import Place
 from dist_train.errors import CheckpointError, ConfigError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class IterableLoader(TrainingLoader):
             if it has that.
         batch_size: samples per optimizer step over all ranks.
         control: all ranks; None for one process.
+        place: whose share of each step is read; default this rank's own.
         seed: keys the random draws of the data set, 0 <= seed < 2**128.
         workers: 0 reads in this process; from 1 up, one worker per rank reads.
         accumulate: micro-batches per optimizer step and rank: so many plain batches per step;
@@ -69,6 +71,7 @@ class IterableLoader(TrainingLoader):
         batch_size: int,
         *,
         control: Control | None = None,
+        place: Place | None = None,
         seed: int = 0,
         workers: int = 0,
         accumulate: int = 1,
@@ -85,6 +88,7 @@ class IterableLoader(TrainingLoader):
         check_count("workers", workers, 0)
         self.control = Control() if control is None else control
         super().__init__(accumulate, batch_weight, self.control.is_main)
+        self._place = Place.of_replica(self.control.rank, self.control.world_size) if place is None else place
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -189,7 +193,7 @@ class IterableLoader(TrainingLoader):
             step: of its epoch, from 0.
             ranks: only the samples of these; empty: those of the whole job.
         """
-        world_size = self.control.world_size
+        world_size = self._place.data_size
         chosen = ranks or range(world_size)
         return [step * self.batch_size + q for q in range(self.batch_size) if q % world_size in chosen]
 
@@ -283,8 +287,8 @@ class IterableLoader(TrainingLoader):
         return StepReader(
             self.dataset,
             self.batch_size,
-            self.control.rank,
-            self.control.world_size,
+            self._place.data_rank,
+            self._place.data_size,
             self.accumulate,
             self.collate_fn,
             self.drop_last,

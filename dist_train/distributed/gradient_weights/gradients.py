@@ -20,6 +20,7 @@ from dist_train.distributed.gradient_weights.gradient_hooks import Factor, Modul
 from dist_train.distributed.gradient_weights.optimizer_steps import mark_stepped
 from dist_train.distributed.gradient_weights.unit_call import UnitCall
 from dist_train.distributed.gradient_weights.units import Loss, Units, checked_terms
+from dist_train.distributed.place import Place
 from dist_train.errors import UsageError
 
 
@@ -34,7 +35,8 @@ class Gradients:
 
     def __init__(self, batch_weight: BatchWeight, world_size: int, device: torch.device) -> None:
         self._batch_weight = batch_weight
-        self._world_size = world_size
+        self._world_size = self._data_size = world_size
+        self._counts = True
         self._device = device
         self._modules: weakref.WeakKeyDictionary[nn.Module, ModuleGradients] = weakref.WeakKeyDictionary()
         # Optimizer -> the modules whose parameters it steps.
@@ -52,6 +54,11 @@ class Gradients:
         # Some module's gradients may be scaled now.
         self._installed = False
         batch_weight.listen(self._shares_changed)
+
+    def take_place(self, place: Place) -> None:
+        """Weight by the shares of the data, which several ranks may have together."""
+        self._data_size, self._counts = place.data_size, place.counts
+        self._shares_changed()
 
     def track(self, module: nn.Module) -> None:
         """Weight this module's gradients from now on; the strategy averages them over the ranks."""
@@ -102,7 +109,7 @@ class Gradients:
         terms = checked_terms(loss_sum, units)
         nothing = self._has_no_sample() or terms.nothing
         totals = self._sum_over_ranks(terms.on_device(self._device, nothing))
-        scales = torch.where(totals > 0, self._world_size / totals, torch.zeros_like(totals))
+        scales = torch.where(totals > 0, self._data_size / totals, torch.zeros_like(totals))
         modules = list(self._modules.values())
         self._call = call = UnitCall(totals, len(terms.losses), nothing)
         try:
@@ -133,6 +140,8 @@ class Gradients:
 
     def _sum_over_ranks(self, own: torch.Tensor) -> torch.Tensor:
         if self._world_size > 1:
+            if not self._counts:
+                own = torch.zeros_like(own)
             # With NCCL the device's queue waits for it, not this process.
             torch_dist.all_reduce(own)
         return own
@@ -146,7 +155,7 @@ class Gradients:
             return self._call.factor_of(module)
         task = torch._C._current_graph_task_id()
         if task != self._task:
-            self._weight = self._batch_weight.of_backward().weight(self._world_size)
+            self._weight = self._batch_weight.of_backward().weight(self._data_size)
             self._seen(False)
         return None if self._weight == 1.0 else self._weight
 
@@ -164,7 +173,7 @@ class Gradients:
         return self._call is None
 
     def _shares_changed(self) -> None:
-        size = self._world_size
+        size = self._data_size
         self._install(any(share.local * size != share.total for share in self._batch_weight.candidates()))
 
     def _install(self, needed: bool) -> None:

@@ -59,10 +59,16 @@ class MetricSums:
 
 
 class Reducer:
-    """Adds sums up over the ranks: the first call agrees on the metrics' names, then one all-reduce each."""
+    """Adds sums up over the ranks: the first call agrees on the metrics' names, then one all-reduce each.
 
-    def __init__(self, control: Control) -> None:
+    Args:
+        control: all ranks.
+        counts: this rank's sums are added up; another one of the same data says False.
+    """
+
+    def __init__(self, control: Control, counts: bool = True) -> None:
         self._control = control
+        self._counts = counts
         self._names: list[str] | None = None
 
     def means(self, metric_sums: MetricSums) -> Means:
@@ -80,20 +86,19 @@ class Reducer:
             of_rank: numbers of this rank (equally many on all) that are gathered, not added up.
         """
         if self._names is None:
-            everywhere = self._control.all_gather([*metric_sums.names])
-            if any(other != everywhere[0] for other in everywhere):
-                raise _other_names(f"names on each rank: {everywhere}")
-            self._names = metric_sums.names
-        names, others = self._names, 0.0 if metric_sums.names == self._names else 1.0
+            self._names = self._agree_on_names(metric_sums.names)
+        names = self._names
+        odd = self._counts and metric_sums.names != names
+        own = metric_sums.parts(names) if self._counts else [0.0] * (2 + 2 * len(names))
         # Each rank fills its own places and leaves the others' at zero: their sum is the list of all.
         before = len(of_rank) * self._control.rank
         after = len(of_rank) * self._control.world_size - before - len(of_rank)
         places = [*[0.0] * before, *of_rank, *[0.0] * after]
 
         def means(sums: list[float]) -> Means:
-            odd, loss, units, *rest = sums
-            if odd:
-                raise _other_names(f"{int(odd)} ranks have others than {names}")
+            others, loss, units, *rest = sums
+            if others:
+                raise _other_names(f"{int(others)} ranks have others than {names}")
             figures, gathered = rest[: 2 * len(names)], rest[2 * len(names) :]
             pairs = zip(names, figures[::2], figures[1::2], strict=True)
             metrics = {name: _ratio(top, bottom) for name, top, bottom in pairs}
@@ -104,7 +109,14 @@ class Reducer:
                 tuple(tuple(gathered[i : i + size]) for i in range(0, len(gathered), size)),
             )
 
-        return self._control.sum_later([others, *metric_sums.parts(names), *places]).then(means)
+        return self._control.sum_later([float(odd), *own, *places]).then(means)
+
+    def _agree_on_names(self, own: list[str]) -> list[str]:
+        everywhere = self._control.all_gather([*own] if self._counts else None)
+        given = [names for names in everywhere if isinstance(names, list)]
+        if any(names != given[0] for names in given):
+            raise _other_names(f"names on each rank: {everywhere}")
+        return [str(name) for name in given[0]]
 
 
 def _float64(value: Tensor | float) -> Tensor | float:
