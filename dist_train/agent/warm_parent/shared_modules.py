@@ -49,7 +49,7 @@ class SharedModules:
         """Finalize what the program has made, and end the process; returns where the interpreter must end it.
 
         That is where a thread of the program still runs: the interpreter lets none go on while it finalizes.
-        Where output cannot be flushed, the interpreter's own end fails likewise, and says it by its exit code.
+        Where output cannot be flushed, the interpreter's own end fails too, and says it by its exit code.
         """
         if _threads_of_the_program(self.names):
             return
@@ -123,8 +123,8 @@ def _finalize_modules(shared: Collection[str]) -> None:
             setattr(sys, name, original)
     for name in _LAST:
         vars(sys).pop(name, None)
-    # A collection finalizes garbage in the order of its list. This one, as the interpreter's first, brings what
-    # refers to others before them: else the file below a buffer or a compressor is closed before these write.
+    # A collection finalizes garbage in the order of its list. This one, as the interpreter's first, brings
+    # what refers to others before them: else the file below a buffer is closed before the buffer is written.
     gc.collect()
     for name in names:
         sys.modules.pop(name, None)
