@@ -45,8 +45,9 @@ def run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, 
         reset_process(environ, os.getcwd(), {1: 1, 2: 2, **{each: each for each in kept}})
         set_title(" ".join(argv))
         sys.argv = ["dist_train.agent", *argv[4:]]
-        # Returns in ranks only: an agent ends by os._exit.
-        runpy.run_module("dist_train.agent", run_name="__main__", alter_sys=True)
+        # Leaves in ranks only: an agent ends by os._exit. A rank's script is __main__ to the end, and
+        # run_module() would put the former one back.
+        runpy._run_module_as_main("dist_train.agent", alter_argv=False)  # type: ignore[attr-defined]
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 0
     except BaseException:

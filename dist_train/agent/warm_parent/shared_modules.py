@@ -49,7 +49,7 @@ class SharedModules:
         """Finalize what the program has made, and end the process; returns where the interpreter must end it.
 
         That is where a thread of the program still runs: the interpreter lets none go on while it finalizes.
-        Where output cannot be flushed, the interpreter's own end fails likewise, and says it by its exit code.
+        Where output cannot be flushed, the interpreter's own end fails too, and says it by its exit code.
         """
         if _threads_of_the_program(self.names):
             return
@@ -114,7 +114,7 @@ def _is_own(frame: FrameType | None, shared: Collection[str]) -> bool:
 def _finalize_modules(shared: Collection[str]) -> None:
     """Drop the program's modules, then clear those that something refers to, the newest first."""
     names = [name for name in sys.modules if name == "__main__" or name.partition(".")[0] not in shared]
-    found = [weakref.ref(module) for name in names if isinstance(module := sys.modules[name], ModuleType)]
+    found = [weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], ModuleType)]
     for name in _STREAMS:
         stream, original = getattr(sys, name, None), getattr(sys, f"__{name}__")
         if stream is not original:
@@ -123,6 +123,9 @@ def _finalize_modules(shared: Collection[str]) -> None:
             setattr(sys, name, original)
     for name in _LAST:
         vars(sys).pop(name, None)
+    # A collection finalizes garbage in the order of its list. This one, as the interpreter's first, brings
+    # what refers to others before them: else the file below a buffer is closed before the buffer is written.
+    gc.collect()
     for name in names:
         sys.modules.pop(name, None)
     gc.collect()

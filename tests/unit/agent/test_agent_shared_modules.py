@@ -86,6 +86,25 @@ def test_files_are_whole_also_compressed_ones_that_a_shared_module_refers_to(
     assert (tmp_path / "rows.txt").read_text() == "a row"
 
 
+def test_files_of_a_module_that_is_dropped_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text(
+        """if True:
+        import gzip
+        rows = open("rows.txt", "w")
+        rows.write("a row")
+        packed = gzip.open("rows.gz", "wt")
+        packed.write("a row")
+        def refers_to_the_globals(): pass
+        """
+    )
+    done = run(tmp_path, "import writes; del writes")
+    assert done.returncode == 7, done.stderr
+    import gzip
+
+    assert (tmp_path / "rows.txt").read_text() == "a row"
+    assert gzip.open(tmp_path / "rows.gz", "rt").read() == "a row"  # noqa: SIM115
+
+
 def test_what_c_has_printed_is_written(tmp_path: Path) -> None:
     assert run(tmp_path, "ctypes.CDLL(None).printf(b'of C')").stdout == "of C"
 
