@@ -248,7 +248,7 @@ class ExactLoader(TrainingLoader):
 
         Args:
             step: of its epoch, from 0.
-            ranks: only the samples of these; empty: those of the whole job.
+            ranks: only the samples of these data coordinates; empty: those of the whole job.
         """
         partition = self._orders.partition(epoch)
         q = np.arange(partition.step_count(step), dtype=np.int64)

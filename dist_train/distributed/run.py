@@ -131,7 +131,7 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Where this rank stands in the mesh; until a strategy has chosen, it has a share of the data alone."""
+        """Where this rank stands in the mesh; until a strategy has chosen, each rank has its own data."""
         self._place_is_used = True
         return self._place
 
@@ -146,7 +146,7 @@ class Run:
         if self._place_is_used and data != (place.data_rank, place.data_size, place.counts):
             self._place = before
             raise UsageError(
-                f"this rank reads share {before.data_rank} of {before.data_size} of the data, and the strategy "
+                f"this rank has share {before.data_rank} of {before.data_size} of the data, and the strategy "
                 f"of this model gives it share {place.data_rank} of {place.data_size}",
                 cause="a loader was made before the model was prepared, or two models have unlike strategies",
                 hint="dt.prepare(model, strategy=...) before dt.loader(...); one strategy for all models",

@@ -131,6 +131,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         horizon,
         lambda: None if saves.newest is None else saves.newest.step,
         run_dir.checkpoints,
+        lambda rank: place_of(strategy, options, rank, run.world_size).data_rank,
     )
     state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)

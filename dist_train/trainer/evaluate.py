@@ -16,7 +16,11 @@ from dist_train.trainer.step import Forward
 
 
 def evaluate(
-    forward: Forward, loader: AnyLoader, control: Control, alive: Callable[[], None] = lambda: None
+    forward: Forward,
+    loader: AnyLoader,
+    control: Control,
+    alive: Callable[[], None] = lambda: None,
+    counts: bool = True,
 ) -> Means:
     """Mean loss per unit and metrics over the whole data set; collective.
 
@@ -25,6 +29,7 @@ def evaluate(
 
     Args:
         alive: called after every batch: an evaluation may take long.
+        counts: this rank's sums are added up; another one of the same data says False.
     """
     metric_sums = MetricSums()
     # The data set's own randomness is keyed by epoch: always the same one, also after a restart.
@@ -34,7 +39,7 @@ def evaluate(
             units = forward.task.units(micro_batch.batch) if micro_batch.count else 0
             metric_sums.add(forward(micro_batch), units, counts=micro_batch.count > 0)
             alive()
-    return Reducer(control).means(metric_sums)
+    return Reducer(control, counts).means(metric_sums)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class NonFiniteRule:
         model: the wrapped model.
         newest_step: gives the step of the newest checkpoint, None without one.
         checkpoints: the directory of the checkpoints, for messages.
+        data_rank_of: the data coordinate of a rank.
     """
 
     # The entry of a checkpoint: one from before, or of a run that does not roll back, has none.
@@ -69,6 +70,7 @@ class NonFiniteRule:
         horizon: Horizon,
         newest_step: Callable[[], int | None],
         checkpoints: Path,
+        data_rank_of: Callable[[int], int] = int,
     ) -> None:
         self._run = run
         self._action = action
@@ -77,6 +79,7 @@ class NonFiniteRule:
         self._horizon = horizon
         self._newest_step = newest_step
         self._checkpoints = checkpoints
+        self._data_rank_of = data_rank_of
         self._check = FiniteCheck(run.control)
         self._skipped: list[int] = []
         self._left_out: set[int] = set()
@@ -172,7 +175,7 @@ class NonFiniteRule:
     def _what(self, step: int, ranks: Collection[int]) -> str:
         epoch = self._horizon.epoch_of(step)
         inner = step - 1 - epoch * self._horizon.steps_per_epoch
-        samples = self._loader.sample_ids(epoch, inner, ranks)
+        samples = self._loader.sample_ids(epoch, inner, {self._data_rank_of(rank) for rank in ranks})
         shown = ", ".join(map(str, samples[:_SAMPLES_SHOWN]))
         more = f" and {len(samples) - _SAMPLES_SHOWN} more" if len(samples) > _SAMPLES_SHOWN else ""
         where = f"the loss is not finite on {name_ranks(ranks)}" if ranks else "the gradients are not finite"

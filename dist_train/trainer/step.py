@@ -86,8 +86,8 @@ def clear_gradients(optimizer: Optimizer) -> None:
 class Stepper:
     """Applies optimizer steps to a wrapped model.
 
-    Strategies average gradients over the W shares of the data with equal weight, so each micro-batch contributes
-    `total * W / step_units`: the result is the mean over the step's units of the whole job, also
+    Strategies average gradients over the W shares of the data with equal weight, so each micro-batch
+    contributes `total * W / step_units`: the result is the mean over the step's units of the whole job, also
     where ranks hold unequal numbers of them.
 
     Args:

@@ -178,6 +178,7 @@ class Trainer:
                     self.evaluation,
                     self.run.control,
                     lambda: self.run.progress(f"the evaluation after step {step}"),
+                    self.run.place.counts,
                 )
             self.records.evaluation(step, means, learning_rate)
             self.stepper.evaluated(means.figures)

@@ -191,7 +191,7 @@ class IterableLoader(TrainingLoader):
 
         Args:
             step: of its epoch, from 0.
-            ranks: only the samples of these; empty: those of the whole job.
+            ranks: only the samples of these data coordinates; empty: those of the whole job.
         """
         world_size = self._place.data_size
         chosen = ranks or range(world_size)

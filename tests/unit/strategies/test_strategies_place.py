@@ -1,0 +1,175 @@
+"""A strategy may give several ranks the same data: samples, random numbers, units and metrics follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+import dist_train as dt
+from dist_train import registry
+from dist_train.config.load import load_text
+from dist_train.distributed.place import Place
+from dist_train.errors import ConfigError, UsageError
+from dist_train.rundir.directory import RunDir
+from dist_train.rundir.metrics_file import read_metrics
+from dist_train.strategies.base import StrategyOptions, place_of
+from dist_train.strategies.ddp import Ddp
+from dist_train.testing import run_ranks
+from dist_train.trainer import LossOutput, train
+
+ROWS = torch.arange(1.0, 12.0, dtype=torch.float64)
+
+
+class Twins(Ddp):
+    """Every two neighbouring ranks have the same data, as two ranks of one tensor-parallel pair do."""
+
+    name = "twins"
+
+    def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
+        if world_size == 1:
+            return Place.of_replica(0, 1)
+        mesh = (("replicate", world_size // 2), ("twin", 2))
+        return Place(mesh, rank // 2, world_size // 2, counts=rank % 2 == 0)
+
+
+@pytest.fixture(autouse=True)
+def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = registry.load
+    monkeypatch.setattr(
+        registry, "load", lambda kind, name: Twins() if name == "twins" else load(kind, name)
+    )
+
+
+class Rows(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return ROWS[index : index + 1] / 11
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        return (row.reshape(1) / 11 for row in ROWS)
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+
+def _loop(meeting: str, strategy: str, data: Any) -> list[Any]:
+    with dt.init(seed=1, device="cpu", init_method=meeting, timeout_s=20) as run:
+        plain = nn.Linear(1, 1, dtype=torch.float64)
+        nn.init.constant_(plain.weight, 0.5)
+        nn.init.constant_(plain.bias, 0.25)
+        model = dt.prepare(plain, strategy)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen, weights, means = [], [], []
+        for epoch in range(2):
+            for batch in dt.loader(data, 4):
+                optimizer.zero_grad()
+                loss = (model(batch) - 1).square()
+                if epoch:
+                    run.backward(loss.sum(), units=len(batch))
+                else:
+                    loss.mean().backward()
+                optimizer.step()
+                seen.append([round(float(x) * 11) for x in batch])
+                weights.append(float(plain.weight.detach()))
+                means.append(run.mean(loss.detach().sum(), count=len(batch)))
+        rows = run.gather(torch.tensor([float(run.place.data_rank)])).tolist()
+        return [seen, weights, means, rows, float(torch.rand(1))]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("data", [Rows(), Stream()])
+def test_a_loop_of_ones_own_trains_as_with_one_rank_for_each_share(data: Any, ranks: Any) -> None:
+    one = ranks(1, _loop, "twins", data)[0]
+    twins = ranks(2, _loop, "twins", data)
+    four = ranks(4, _loop, "twins", data)
+    two = ranks(2, _loop, "ddp", data)
+    assert [rank[0] for rank in twins] == [one[0]] * 2, "both read every sample"
+    assert [rank[0] for rank in four] == [two[0][0], two[0][0], two[1][0], two[1][0]]
+    for found, expected in ((twins, one), (four, two[0])):
+        for rank in found:
+            assert rank[1] == pytest.approx(expected[1], rel=1e-12)
+            assert rank[2] == pytest.approx(expected[2], rel=1e-12)
+            assert rank[3] == expected[3], "each share's rows once"
+    assert [rank[4] for rank in four] == [two[0][4], two[0][4], two[1][4], two[1][4]], "random numbers"
+
+
+@pytest.mark.multiprocess
+def test_a_loader_that_was_made_before_for_other_shares_is_refused(ranks: Any) -> None:
+    def late(meeting: str) -> str:
+        with dt.init(seed=1, device="cpu", init_method=meeting, timeout_s=20):
+            dt.loader(Rows(), 4)
+            with pytest.raises(UsageError, match="share . of 2 of the data, and the strategy") as caught:
+                dt.prepare(nn.Linear(1, 1), "twins")
+            return str(caught.value.hint)
+
+    assert "before dt.loader" in ranks(2, late)[0]
+
+
+class Tokens:
+    """A task of varying units with dropout: row i counts i units, and has a metric."""
+
+    units_vary = True
+
+    def units(self, batch: torch.Tensor) -> int:
+        return int(batch.sum() * 11)
+
+    def loss(self, model: nn.Module, batch: torch.Tensor) -> LossOutput:
+        errors = (model(batch.float()) - 1).square()
+        return LossOutput(errors.sum(), {"error": (errors.detach().sum(), torch.tensor(float(len(batch))))})
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+CONFIG = """
+model: test_strategies_place:noisy
+data:
+  train: test_strategies_place:Rows
+  evaluation: test_strategies_place:Rows
+  batch_size: 4
+task: test_strategies_place:Tokens
+optimizer: {target: torch.optim:SGD, args: {lr: 0.1}}
+trainer: {epochs: 2, log_every_steps: 1}
+"""
+
+
+def _train(folder: str, strategy: str) -> None:
+    with dt.init(seed=0, device="cpu", timeout_s=30) as run:
+        text = f"{CONFIG}strategy: {{name: {strategy}}}\n"
+        train(load_text(text, "run.yaml").config, run, RunDir(Path(folder)))
+
+
+def _records(folder: Path, strategy: str, n: int) -> list[list[float]]:
+    folder.mkdir()
+    run_ranks(_train, n, 60.0, args=(str(folder), strategy))
+    found = read_metrics(RunDir(folder).metrics)
+    return [[row.get("loss", 0.0), row.get("error", 0.0), row.get("grad_norm", 0.0)] for row in found]
+
+
+@pytest.mark.multiprocess
+def test_the_trainer_counts_units_losses_and_metrics_of_each_share_once(tmp_path: Path) -> None:
+    two = _records(tmp_path / "ddp", "ddp", 2)
+    four = _records(tmp_path / "twins", "twins", 4)
+    assert len(four) == len(two) >= 8
+    for found, expected in zip(four, two, strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_mesh_that_does_not_multiply_to_the_world_size_is_refused() -> None:
+    class Odd(Ddp):
+        def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
+            return Place((("replicate", 2), ("shard", 2)), 0, 2)
+
+    with pytest.raises(ConfigError, match="mesh replicate 2 x shard 2 has 4 ranks, and there are 3"):
+        place_of(Odd(), Odd().Options(), 0, 3)
+    assert place_of(Ddp(), Ddp().Options(), 1, 3) == Place.of_replica(1, 3)
