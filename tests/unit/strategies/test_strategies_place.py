@@ -108,7 +108,7 @@ def test_a_loader_that_was_made_before_for_other_shares_is_refused(ranks: Any) -
     def late(meeting: str) -> str:
         with dt.init(seed=1, device="cpu", init_method=meeting, timeout_s=20):
             dt.loader(Rows(), 4)
-            with pytest.raises(UsageError, match="share . of 2 of the data, and the strategy") as caught:
+            with pytest.raises(UsageError, match="of 2 of the data, and the strategy") as caught:
                 dt.prepare(nn.Linear(1, 1), "twins")
             return str(caught.value.hint)
 
