@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -26,7 +27,8 @@ def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
     Losses and gradient norms of five float64 steps, with clipping and two micro-batches each, equal
     those of a hand-written loop in one process within 1e-6; the ranks begin with rank 0's weights;
     unwrap gives the user's own module; nothing is left when the run is closed. A strategy with
-    `one_process` refuses two ranks by a ConfigError instead.
+    `one_process` refuses two ranks by a ConfigError instead. Its places cover the data coordinates, and one
+    rank of each counts.
     """
     name = check_registered("strategies", strategy)
     options = check_options(strategy)
@@ -36,12 +38,37 @@ def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
         pass
     else:
         raise AssertionError(f"{name}: Options takes a name that it does not have")
+    check_places(strategy)
     expected = train_by_hand()
     _compare(name, _run(name, 1, timeout_s), expected)
     if getattr(strategy, "one_process", False):
         _check_refusal(name, timeout_s)
     else:
         _compare(name, _run(name, 2, timeout_s), expected)
+
+
+def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> None:
+    """Raise AssertionError where the places of a world's ranks do not fit together.
+
+    A strategy may refuse a world size by ConfigError, then on every rank.
+    """
+    from dist_train.strategies.base import place_of
+
+    options = strategy.Options()
+    for world_size in worlds:
+        where = f"{strategy.name} on {world_size} rank(s)"
+        places, refused = [], []
+        for rank in range(world_size):
+            try:
+                places.append(place_of(strategy, options, rank, world_size))
+            except ConfigError:
+                refused.append(rank)
+        assert not (places and refused), f"{where}: refused on the ranks {refused} alone"
+        meshes = {(place.mesh, place.data_size) for place in places}
+        assert len(meshes) <= 1, f"{where}: the ranks have unlike meshes: {meshes}"
+        counting = sorted(place.data_rank for place in places if place.counts)
+        coordinates = list(range(places[0].data_size)) if places else []
+        assert counting == coordinates, f"{where}: one rank counts for each data coordinate, not {counting}"
 
 
 def _run(name: str, n: int, timeout_s: float) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dist_train.rundir.metrics_file import read_metrics
 from dist_train.strategies.base import StrategyOptions, place_of
 from dist_train.strategies.ddp import Ddp
 from dist_train.testing import run_ranks
+from dist_train.testing.contracts.strategy_contract import check_places
 from dist_train.trainer import LossOutput, train
 
 ROWS = torch.arange(1.0, 12.0, dtype=torch.float64)
@@ -167,6 +169,23 @@ def test_the_trainer_counts_units_losses_and_metrics_of_each_share_once(tmp_path
     assert len(four) == len(two) >= 8
     for found, expected in zip(four, two, strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_contract_asks_for_one_rank_that_counts_for_each_share() -> None:
+    class Uncounted(Twins):
+        def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
+            return replace(super().place(options, rank, world_size), counts=True)
+
+    class Unlike(Twins):
+        def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
+            return Place((("replicate", world_size),), 0, 1 + rank)
+
+    check_places(Ddp())
+    check_places(Twins(), (1, 2, 4))
+    with pytest.raises(AssertionError, match="one rank counts for each data coordinate"):
+        check_places(Uncounted(), (2,))
+    with pytest.raises(AssertionError, match="unlike meshes"):
+        check_places(Unlike(), (2,))
 
 
 def test_a_mesh_that_does_not_multiply_to_the_world_size_is_refused() -> None:
