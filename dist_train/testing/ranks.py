@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dist_train.testing.kernel_view import kernel_view
 from dist_train.testing.process_tree import descendants, end
 from dist_train.testing.rank_process import ERROR, VALUE, rank_environ, rank_main
 
@@ -163,14 +164,16 @@ class _Rank:
 def _wait(ranks: Sequence[_Rank], deadline: float, timeout_s: float, after_failure_s: float) -> None:
     why = f"no answer after {timeout_s:g} s"
     failed = False
+    looked, longest_s = time.monotonic(), 0.0  # tells a machine that stood still from ranks that hang
     while pending := [each for each in ranks if not each.done]:
+        looked, longest_s = time.monotonic(), max(longest_s, time.monotonic() - looked)
         if not failed and any(each.failure is not None for each in ranks):
             failed = True
             if time.monotonic() + after_failure_s < deadline:
                 deadline = time.monotonic() + after_failure_s
                 why = f"still running {after_failure_s:g} s after another rank failed"
         if time.monotonic() >= deadline:
-            _give_up(pending, why)
+            _give_up(pending, f"{why} (the longest pause of its parent: {longest_s:.2g} s)")
             return
         if all(each.answered for each in pending):
             deadline, why = min(deadline, time.monotonic() + _END_S), "answered, but did not end"
@@ -185,7 +188,10 @@ def _give_up(pending: Sequence[_Rank], why: str) -> None:
     time.sleep(_DUMP_S)
     for each in pending:
         stack = each.stack.read_text(errors="replace") if each.stack.exists() else "(not started)"
-        each.failure = f"{why}; its stack:\n{stack}"
+        seen = "" if each.process.pid is None else kernel_view(each.process.pid)
+        each.failure = f"{why}; its stack:\n{stack.rstrip()}\n{seen}"
+    assert pending[0].failure is not None
+    pending[0].failure += f"\nthe process that serves the ranks' store:\n{kernel_view(os.getpid())}"
 
 
 def _cause(code: int | None) -> str:

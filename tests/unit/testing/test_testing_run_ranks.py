@@ -82,6 +82,32 @@ def test_at_the_deadline_every_stack_is_reported_and_the_ranks_are_killed() -> N
     assert not any(runs(child, sleeper) for child in psutil.Process().children(recursive=True))
 
 
+def test_at_the_deadline_each_rank_s_threads_and_connections_are_reported() -> None:
+    """A stack of Python does not say where a rank hangs in gloo, nor whether its peer has answered."""
+
+    def hang() -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
+            client.connect(listener.getsockname())
+            client.sendall(b"four")
+            peer, _ = listener.accept()
+            with peer:
+                time.sleep(61)
+
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(hang, 1, timeout_s=3.0)
+    text = caught.value.tracebacks[0]
+    rank, store = text.split("the process that serves the ranks' store:")
+    assert "thread " in rank
+    assert " S in " in rank
+    assert "LISTEN" in rank
+    assert "ESTABLISHED, 4 unread" in rank
+    port = next(line for line in store.splitlines() if "LISTEN" in line)
+    assert "socket 127.0.0.1:" in port
+    assert "the longest pause of its parent: " in text
+
+
 def runs(process: psutil.Process, words: list[str]) -> bool:
     try:
         return process.cmdline() == words
