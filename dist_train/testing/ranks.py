@@ -6,22 +6,19 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dist_train.testing.kernel_view import kernel_view
 from dist_train.testing.process_tree import descendants, end
 from dist_train.testing.rank_process import ERROR, VALUE, rank_environ, rank_main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _POLL_S = 0.02
 # Time for a requested stack dump, and for a rank to exit after its answer.
@@ -72,16 +69,22 @@ def run_ranks(
         RanksFailed: with the traceback of every rank that failed.
     """
     context = multiprocessing.get_context(start)
-    with _store() as port, tempfile.TemporaryDirectory(prefix="dist-train-ranks-") as folder:
+    with _listen() as listener, tempfile.TemporaryDirectory(prefix="dist-train-ranks-") as folder:
+        port = listener.getsockname()[1]
         ranks: list[_Rank] = []
+        store: object = None
         try:
             for rank in range(n):
                 variables = {**rank_environ(rank, n, port), **(environ or {})}
                 ranks.append(_Rank.start(context, rank, fn, tuple(args), variables, Path(folder)))
+            # After the forks: a rank that is forked beside the server's thread inherits the locks which that
+            # holds at the moment (of the C library's resolver, say), and nobody ever releases them there.
+            store = _serve(listener)
             _wait(ranks, time.monotonic() + timeout_s, timeout_s, after_failure_s)
         finally:
             for each in ranks:
                 each.end()
+            del store
     failures = {each.rank: each.failure for each in ranks if each.failure is not None}
     if failures:
         raise RanksFailed(n, failures)
@@ -200,16 +203,19 @@ def _cause(code: int | None) -> str:
     return f"exit code {code}"
 
 
-@contextmanager
-def _store() -> Iterator[int]:
-    """Serve a TCPStore in this process; port 0, so that choosing and binding are one step.
+def _listen() -> socket.socket:
+    """Listen for the ranks' clients of their store; port 0, so that choosing and binding are one step.
 
     On an IPv4 socket: torch's server has one thread, which looks up the name of each client's address. That
     of an IPv4 client of a socket for both families (::ffff:127.0.0.1) is in no /etc/hosts, so that a name
     server that answers in seconds stops all ranks for half a minute.
     """
-    from dist_train.distributed.tcp_store import serve_on_loopback
+    from dist_train.distributed.tcp_store import listen_on_loopback
 
-    store = serve_on_loopback()
-    yield store.port
-    del store
+    return listen_on_loopback()
+
+
+def _serve(listener: socket.socket) -> object:
+    from dist_train.distributed.tcp_store import serve_at
+
+    return serve_at(listener)
