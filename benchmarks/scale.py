@@ -35,9 +35,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from measurements import Row, add_arguments, growth, row, show
+from measurements import Row, add_arguments, growth, row, show, slope
 
-_WITHIN_S = 400.0
+# The groups of 512 ranks alone take half a million connections: minutes on two cores.
+_WITHIN_S = 900.0
 _LINES = 200
 # Open in a rank beside the connections of its groups.
 _FILES = 64
@@ -195,18 +196,30 @@ def rows_of(found: Mapping[int, Sequence[Sequence[float] | None]]) -> list[Row]:
     return rows
 
 
-def _why_left_out(ranks: int, before: Sequence[float] | None, before_ranks: int, most_gib: float) -> str:
-    """Why so many ranks may not be started; memory per rank is taken to grow with their number at most."""
-    per_rank_mib = 24.0 if before is None else max(before[-2:]) * max(1.0, ranks / before_ranks)
-    if ranks * per_rank_mib * (1 << 20) > most_gib * _GIB:
+def _why_left_out(ranks: int, before: Mapping[int, Sequence[float]], most_gib: float) -> str:
+    """Why so many ranks may not be started.
+
+    Args:
+        before: what was measured, by fewer ranks.
+    """
+    if ranks * _memory_expected(ranks, before) * (1 << 20) > most_gib * _GIB:
         return f"they may need more than {most_gib:.1f} GiB"
-    threads = ranks * (16.0 if before is None else before[-3])
+    threads = ranks * (before[max(before)][-3] if before else 16.0)
     if threads > (most := _most_threads()):
         return f"they may need more than the {most} threads that there may be"
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 2 * ranks + _FILES > files:
         return f"each has connections to all others twice, and may open {files} files (ulimit -n)"
     return ""
+
+
+def _memory_expected(ranks: int, before: Mapping[int, Sequence[float]]) -> float:
+    """MiB per rank: it goes on to grow as it did between the last two sizes, and is not expected to fall."""
+    points = [(float(size), max(before[size][-2:])) for size in sorted(before)]
+    if not points:
+        return 24.0
+    exponent = slope(points[-2:]) if len(points) > 1 else 1.0
+    return float(points[-1][1] * (ranks / points[-1][0]) ** max(0.0, exponent))
 
 
 def _most_threads() -> int:
@@ -227,11 +240,10 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=most_gib, metavar="GiB", help=text)
     options = parser.parse_args()
     found: dict[int, list[list[float] | None]] = {}
-    newest: list[float] | None = None
-    newest_ranks = 0
+    good: dict[int, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="dist-train-bench-") as folder:
         for ranks in sorted(options.ranks):
-            if why := _why_left_out(ranks, newest, newest_ranks, options.memory):
+            if why := _why_left_out(ranks, good, options.memory):
                 print(f"{ranks} ranks are left out: {why}", flush=True)
                 continue
             found[ranks] = []
@@ -240,7 +252,7 @@ def main() -> None:
                 one = launch(ranks, Path(folder))
                 print(f"{ranks} ranks: {'' if one else 'NOT WELL, '}{time.time() - began:.1f} s", flush=True)
                 found[ranks].append(one)
-                newest, newest_ranks = (one, ranks) if one is not None else (newest, newest_ranks)
+                good |= {ranks: one} if one is not None else {}
     show(rows_of(found), options.record)
 
 
