@@ -2,10 +2,11 @@
 
 Every launcher runs the same script, which knows none of them. Wall seconds from the command to the end of
 the last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes.
-`floor: one import` is one `python -c "import torch, torch._dynamo"`, before whose end no script of torch can
-begin. `spawned` is ours with DIST_TRAIN_START_METHOD=spawn; it, accelerate and the floor run with 2 ranks
-alone. Two nodes are simulated on this machine, two torchrun agents meet by c10d. A launch that does not end
-well in 100 s has no value.
+`floor: one import` is one `python -c "import torch, torch._dynamo"`: what any script of torch pays before it
+begins. (Ours imports them without the cyclic garbage collector, and may so be below it.) `spawned` is ours
+with DIST_TRAIN_START_METHOD=spawn; it, accelerate and the floor run with 2 ranks alone. Two nodes are
+simulated on this machine, two torchrun agents meet by c10d. A launch that does not end well in 100 s has no
+value.
 
     python benchmarks/launch_to_first_step.py [--rounds 20] [--only 2 4 8 2x2]
 """
