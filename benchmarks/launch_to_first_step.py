@@ -2,12 +2,13 @@
 
 Every launcher runs the same script, which knows none of them. Wall seconds from the command to the end of
 the last rank's first optimizer step; and CPU seconds of the whole launch, to the end of all its processes.
-`spawned` is ours with DIST_TRAIN_START_METHOD=spawn; two nodes are simulated on this machine, two torchrun
-agents meet by c10d. A launch that does not end well in 100 s has no value.
+`floor: one import` is one `python -c "import torch, torch._dynamo"`: what any script of torch pays before it
+begins. (Ours imports them without the cyclic garbage collector, and may so be below it.) `spawned` is ours
+with DIST_TRAIN_START_METHOD=spawn; it, accelerate and the floor run with 2 ranks alone. Two nodes are
+simulated on this machine, two torchrun agents meet by c10d. A launch that does not end well in 100 s has no
+value.
 
-    python benchmarks/launch_to_first_step.py [--rounds 20] [--full] [--only 2 4 8 2x2]
-
-2 ranks take all rounds, the others a share of them (said in the output) unless --full is given.
+    python benchmarks/launch_to_first_step.py [--rounds 20] [--only 2 4 8 2x2]
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ dist.destroy_process_group()
 _NAME = "launch_to_first_step"
 BIN = Path(sys.executable).parent
 _AIMS = {2: Aim(at_most=0.45), 8: Aim(at_most=0.15)}
-_SHARES = {"2": 1.0, "4": 0.25, "8": 0.15, "2x2": 0.25}
+_GROUPS = ("2", "4", "8", "2x2")
+# What DDP and every optimizer import as well.
+_FLOOR, _IMPORTS = "floor: one import", "import torch, torch._dynamo"
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,25 @@ def _accelerate(launch: Launch, procs: int) -> Commands:
     return Commands([[*words, *launch.tail]], peers.environ({}))
 
 
+def _one_import() -> tuple[float, float] | None:
+    """Wall and CPU seconds of a process that does no more; None where it failed."""
+    before, began = _cpu_s(), time.time()
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _IMPORTS], env=environ, check=False)
+    return (time.time() - began, _cpu_s() - before) if done.returncode == 0 else None
+
+
+def _one_launch(
+    root: Path, ranks: int, commands: Callable[[Launch], Commands]
+) -> tuple[float | None, float | None]:
+    """Wall seconds to the first step and CPU seconds; None for what has no value."""
+    launch = Launch(root, ranks)
+    good = launch.ends_well(commands(launch))
+    first = launch.step_at(0)
+    wall = first - launch.began if good and first is not None else None
+    return wall, launch.cpu_s if good else None
+
+
 def measure(group: str, rounds: int, root: Path) -> list[Row]:
     """Interleave the launchers of one size."""
     commands: dict[str, Callable[[Launch], Commands]]
@@ -159,27 +181,29 @@ def measure(group: str, rounds: int, root: Path) -> list[Row]:
         ranks, base, title = int(group), "torchrun", f"{group} ranks"
         commands = {
             "dist-train": lambda launch: dist_train(launch, ranks),
-            "spawned": lambda launch: dist_train(launch, ranks, method="spawn"),
             base: lambda launch: torchrun(launch, ranks),
-            "accelerate launch": lambda launch: _accelerate(launch, ranks),
         }
         aim = _AIMS.get(ranks)
-    cpu: dict[str, list[float | None]] = {name: [] for name in commands}
+    if group == "2":
+        commands["spawned"] = lambda launch: dist_train(launch, ranks, method="spawn")
+        commands["accelerate launch"] = lambda launch: _accelerate(launch, ranks)
+    cpu: dict[str, list[float | None]] = {}
 
     def once(name: str) -> float | None:
-        launch = Launch(root, ranks)
-        good = launch.ends_well(commands[name](launch))
-        first = launch.step_at(0)
-        cpu[name].append(launch.cpu_s if good else None)
-        return first - launch.began if good and first is not None else None
+        wall, used = (
+            (_one_import() or (None, None)) if name == _FLOOR else _one_launch(root, ranks, commands[name])
+        )
+        cpu.setdefault(name, []).append(used)
+        return wall
 
-    wall = interleaved({name: lambda name=name: once(name) for name in commands}, rounds)  # type: ignore[misc]
+    names = [*commands, *([_FLOOR] if group == "2" else [])]
+    wall = interleaved({name: lambda name=name: once(name) for name in names}, rounds)  # type: ignore[misc]
     rows = []
     for text, found in (("command to the first step", wall), ("CPU of the whole launch", cpu)):
-        for name, values in found.items():
+        for name in names:
             against = None if name == base else (base, found[base])
             aimed = aim if name == "dist-train" and found is wall else None
-            rows.append(row(_NAME, f"{title}: {text}", name, values, "s", against, aimed))
+            rows.append(row(_NAME, f"{title}: {text}", name, found[name], "s", against, aimed))
     return rows
 
 
@@ -187,16 +211,13 @@ def main() -> None:
     """Measure, print, record."""
     parser = argparse.ArgumentParser(description="from the command to the first step, beside the peers")
     add_arguments(parser)
-    parser.add_argument("--full", action="store_true", help="all rounds for every size")
-    parser.add_argument("--only", nargs="+", choices=list(_SHARES), default=list(_SHARES))
+    parser.add_argument("--only", nargs="+", choices=_GROUPS, default=_GROUPS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dist-train-bench-") as folder:
         root = Path(folder)
         (root / "train.py").write_text(SCRIPT)
         for group in options.only:
-            rounds = options.rounds if options.full else max(1, round(options.rounds * _SHARES[group]))
-            print(f"{group} ranks: {rounds} of {options.rounds} rounds", flush=True)
-            show(measure(group, rounds, root), options.record)
+            show(measure(group, options.rounds, root), options.record)
 
 
 if __name__ == "__main__":

@@ -38,14 +38,17 @@ def open_store(
     return _connect(rendezvous, world_size, deadline, timeout_s)
 
 
-def serve_on_loopback() -> TCPStore:
-    """Serve a store for processes of this machine, on a free port."""
-    host = loopback()
-    listener = listen_at(host)
-    port = int(listener.getsockname()[1])
+def listen_on_loopback() -> socket.socket:
+    """Listen on a free port for processes of this machine; `serve_at` then serves their store there."""
+    return listen_at(loopback())
+
+
+def serve_at(listener: socket.socket) -> TCPStore:
+    """Serve a store to those who connect, or have connected already; takes the listener over."""
+    host, port = listener.getsockname()[:2]
     return TCPStore(
-        host,
-        port,
+        str(host),
+        int(port),
         is_master=True,
         wait_for_workers=False,
         master_listen_fd=listener.detach(),

@@ -2,6 +2,7 @@
 
 ranks                run_ranks: call a function on n ranks, each a process, with a deadline
 rank_process         main function of such a rank: environment, stack dump on request, answer
+kernel_view          threads and connections of a process that hangs, as the kernel shows them
 command              launch_cli: run `dist-train ARGS` with a deadline for all that it starts
 contracts/           check_launcher, check_strategy: rules that every plug-in keeps
 plugin               pytest plug-in: leak check around every test, `require`, report of skips

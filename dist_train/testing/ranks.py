@@ -6,21 +6,19 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from dist_train.testing.kernel_view import kernel_view
 from dist_train.testing.process_tree import descendants, end
 from dist_train.testing.rank_process import ERROR, VALUE, rank_environ, rank_main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _POLL_S = 0.02
 # Time for a requested stack dump, and for a rank to exit after its answer.
@@ -71,16 +69,22 @@ def run_ranks(
         RanksFailed: with the traceback of every rank that failed.
     """
     context = multiprocessing.get_context(start)
-    with _store() as port, tempfile.TemporaryDirectory(prefix="dist-train-ranks-") as folder:
+    with _listen() as listener, tempfile.TemporaryDirectory(prefix="dist-train-ranks-") as folder:
+        port = listener.getsockname()[1]
         ranks: list[_Rank] = []
+        store: object = None
         try:
             for rank in range(n):
                 variables = {**rank_environ(rank, n, port), **(environ or {})}
                 ranks.append(_Rank.start(context, rank, fn, tuple(args), variables, Path(folder)))
+            # After the forks: a rank that is forked beside the server's thread inherits the locks which that
+            # holds at the moment (of the C library's resolver, say), and nobody ever releases them there.
+            store = _serve(listener)
             _wait(ranks, time.monotonic() + timeout_s, timeout_s, after_failure_s)
         finally:
             for each in ranks:
                 each.end()
+            del store
     failures = {each.rank: each.failure for each in ranks if each.failure is not None}
     if failures:
         raise RanksFailed(n, failures)
@@ -163,14 +167,16 @@ class _Rank:
 def _wait(ranks: Sequence[_Rank], deadline: float, timeout_s: float, after_failure_s: float) -> None:
     why = f"no answer after {timeout_s:g} s"
     failed = False
+    looked, longest_s = time.monotonic(), 0.0  # tells a machine that stood still from ranks that hang
     while pending := [each for each in ranks if not each.done]:
+        looked, longest_s = time.monotonic(), max(longest_s, time.monotonic() - looked)
         if not failed and any(each.failure is not None for each in ranks):
             failed = True
             if time.monotonic() + after_failure_s < deadline:
                 deadline = time.monotonic() + after_failure_s
                 why = f"still running {after_failure_s:g} s after another rank failed"
         if time.monotonic() >= deadline:
-            _give_up(pending, why)
+            _give_up(pending, f"{why} (the longest pause of its parent: {longest_s:.2g} s)")
             return
         if all(each.answered for each in pending):
             deadline, why = min(deadline, time.monotonic() + _END_S), "answered, but did not end"
@@ -185,7 +191,10 @@ def _give_up(pending: Sequence[_Rank], why: str) -> None:
     time.sleep(_DUMP_S)
     for each in pending:
         stack = each.stack.read_text(errors="replace") if each.stack.exists() else "(not started)"
-        each.failure = f"{why}; its stack:\n{stack}"
+        seen = "" if each.process.pid is None else kernel_view(each.process.pid)
+        each.failure = f"{why}; its stack:\n{stack.rstrip()}\n{seen}"
+    assert pending[0].failure is not None
+    pending[0].failure += f"\nthe process that serves the ranks' store:\n{kernel_view(os.getpid())}"
 
 
 def _cause(code: int | None) -> str:
@@ -194,16 +203,19 @@ def _cause(code: int | None) -> str:
     return f"exit code {code}"
 
 
-@contextmanager
-def _store() -> Iterator[int]:
-    """Serve a TCPStore in this process; port 0, so that choosing and binding are one step.
+def _listen() -> socket.socket:
+    """Listen for the ranks' clients of their store; port 0, so that choosing and binding are one step.
 
     On an IPv4 socket: torch's server has one thread, which looks up the name of each client's address. That
     of an IPv4 client of a socket for both families (::ffff:127.0.0.1) is in no /etc/hosts, so that a name
     server that answers in seconds stops all ranks for half a minute.
     """
-    from dist_train.distributed.tcp_store import serve_on_loopback
+    from dist_train.distributed.tcp_store import listen_on_loopback
 
-    store = serve_on_loopback()
-    yield store.port
-    del store
+    return listen_on_loopback()
+
+
+def _serve(listener: socket.socket) -> object:
+    from dist_train.distributed.tcp_store import serve_at
+
+    return serve_at(listener)

@@ -5,6 +5,7 @@ A parallel region in the parent and another one in a fork of it would hang the f
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -52,7 +53,11 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
             file.seek(0)
             starts = [RankStart(**each) for each in json.load(file)]
         answered, tell = os.pipe()
-        middle = os.fork()
+        try:
+            middle = os.fork()
+        except OSError as error:
+            middle = None
+            os.write(tell, _cannot_fork(error))
         if middle == 0:
             connection.detach()  # ranks close it by its number
             _fork_all(starts, go, outputs, tell, shared)
@@ -60,10 +65,10 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
         for descriptor in (go, *outputs):
             os.close(descriptor)
         with open(answered, "rb") as file:
-            pids = file.read()
-        # Only after this are the ranks the agent's children.
-        os.waitpid(middle, 0)
-        connection.sendall(pids or b"[]")
+            answer = file.read()
+        if middle is not None:
+            os.waitpid(middle, 0)  # only after this are the ranks the agent's children
+        connection.sendall(answer or b"[]")
 
 
 def _fork_all(
@@ -72,7 +77,11 @@ def _fork_all(
     """Fork the ranks and end: so they become children of the nearest subreaper, which is the agent."""
     pids = []
     for number, start in enumerate(starts):
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.write(tell, _cannot_fork(error))
+            os._exit(1)
         if pid == 0:
             os.close(tell)
             become_rank(start, outputs[2 * number], outputs[2 * number + 1], go)
@@ -80,6 +89,14 @@ def _fork_all(
         pids.append(pid)
     os.write(tell, json.dumps(pids).encode())
     os._exit(0)
+
+
+def _cannot_fork(error: OSError) -> bytes:
+    """The answer in place of the pids: why there are none."""
+    limits = (
+        " (limits of processes: ulimit -u, pids.max of the cgroup)" if error.errno == errno.EAGAIN else ""
+    )
+    return json.dumps(f"fork: {error.strerror}{limits}").encode()
 
 
 def _keep_only(connection: socket.socket) -> socket.socket:

@@ -10,17 +10,19 @@ exit(3), which runs their exit functions.
 from __future__ import annotations
 
 import _thread
+import atexit
 import ctypes
 import gc
 import io
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -53,13 +55,19 @@ class SharedModules:
         """
         if _threads_of_the_program(self.names):
             return
-        _finalize_modules(self.names)
         try:
             sys.stdout.flush()
             sys.stderr.flush()
         except Exception:
             return
+        _drop_exit_functions()
+        _drop_signal_handlers()
+        _finalize_modules(self.names)
+        _finalize_objects()
         _close_files()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the program may have detached it
+                stream.flush()
         # With the interpreter's lock held: no other thread of Python runs on into freed memory.
         libc = ctypes.PyDLL(None)
         if all(path.startswith(self._known_folders()) for path in _libraries() - self.libraries):
@@ -111,6 +119,18 @@ def _is_own(frame: FrameType | None, shared: Collection[str]) -> bool:
     return found
 
 
+def _drop_exit_functions() -> None:
+    """Free what only exit functions refer to; they have run, and this one is the last."""
+    atexit._clear()
+
+
+def _drop_signal_handlers() -> None:
+    """Give every signal with a handler its default, and free the handler, as the interpreter does first."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _finalize_modules(shared: Collection[str]) -> None:
     """Drop the program's modules, then clear those that something refers to, the newest first."""
     names = [name for name in sys.modules if name == "__main__" or name.partition(".")[0] not in shared]
@@ -127,7 +147,7 @@ def _finalize_modules(shared: Collection[str]) -> None:
     # what refers to others before them: else the file below a buffer is closed before the buffer is written.
     gc.collect()
     for name in names:
-        sys.modules.pop(name, None)
+        sys.modules[name] = None  # type: ignore[assignment] # a finalizer must not import it once more
     gc.collect()
     for reference in reversed(found):
         living = reference()
@@ -145,13 +165,31 @@ def _clear(module: ModuleType) -> None:
                 content[name] = None
 
 
+def _finalize_objects() -> None:
+    """Call the finalizers of objects that shared modules still refer to: a zip file is not whole before."""
+    for each in reversed(gc.get_objects()):
+        finalizer = getattr(type(each), "__del__", None)
+        if isinstance(finalizer, FunctionType):
+            with suppress(Exception):
+                finalizer(each)
+
+
 def _close_files() -> None:
     """Close files of the program that shared modules refer to: a compressed one is not whole before."""
     kept = {id(layer) for name in _STREAMS for layer in _layers(getattr(sys, name))}
-    for each in gc.get_objects():
-        if issubclass(type(each), io.IOBase) and id(each) not in kept:
-            with suppress(Exception):
-                each.close()
+    files = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase) and id(each) not in kept]
+    for each in sorted(files, key=_height, reverse=True):
+        with suppress(Exception):
+            each.close()
+
+
+def _height(file: io.IOBase) -> int:
+    """The one that writes into another comes before it."""
+    if isinstance(file, io.RawIOBase):
+        return 0
+    if type(file).__module__ == "_io" and isinstance(file, io.BufferedIOBase):
+        return 1
+    return 3 if isinstance(file, io.TextIOBase) else 2
 
 
 def _layers(stream: Any) -> list[Any]:

@@ -9,10 +9,11 @@ import os
 import select
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from dist_train.agent.warm_parent.forked_rank import RankStart
+from dist_train.agent.warm_parent.forked_rank import RankForked, RankStart
 from dist_train.agent.warm_parent.rank_child import ForkedProcess
 from dist_train.agent.warm_parent.server import MOST_RANKS, send_request, serve
 from dist_train.prewarm.early_variables import early_variables, first_difference
@@ -51,8 +52,14 @@ class WarmParent:
         agent, early = os.getpid(), early_variables(environ)
         pid = os.fork()
         if pid == 0:
-            prepare()
-            serve(theirs, agent)
+            try:
+                prepare()
+                serve(theirs, agent)
+            except RankForked:
+                raise
+            except BaseException:  # the frames above are the agent's, which reports its own end
+                traceback.print_exc()
+                os._exit(1)
         theirs.close()
         return cls(pid, ours, early)
 
@@ -118,14 +125,16 @@ class WarmParent:
             send_request(self._connection, list(starts), descriptors)
             if not select.select([self._connection], [], [], _ANSWER_S)[0]:
                 raise ForkFailed(f"no answer in {_ANSWER_S:g} s")
-            pids = json.loads(self._connection.recv(65536) or b"[]")
+            answer = json.loads(self._connection.recv(65536) or b"[]")
         except OSError as error:
             raise ForkFailed(f"its process {self.pid} does not answer: {error.strerror}") from error
         finally:
             _adopt_orphans(False)
-        if len(pids) != len(starts):
+        if isinstance(answer, str):
+            raise ForkFailed(answer)
+        if len(answer) != len(starts):
             raise ForkFailed(f"its process {self.pid} has ended")
-        return [int(pid) for pid in pids]
+        return [int(pid) for pid in answer]
 
 
 def _adopt_orphans(adopt: bool) -> None:

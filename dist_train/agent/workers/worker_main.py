@@ -17,6 +17,7 @@ import runpy
 import signal
 import sys
 import traceback
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
@@ -158,9 +159,13 @@ def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
 
 def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
+    if zipfile.is_zipfile(path):
+        _run_archive(module, path)
+        return
     folder = Path(path).resolve().parent
-    sys.path.insert(0, str(folder))
-    forget_hidden_modules(folder)
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, str(folder))
+        forget_hidden_modules(folder)
     loader = SourceFileLoader("__main__", path)
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
     module.__dict__.update(named, __builtins__=builtins)
@@ -173,15 +178,30 @@ def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     exec(rest, module.__dict__)
 
 
+def _run_archive(module: ModuleType, path: str) -> None:
+    """Run the `__main__` of a zip archive, as the interpreter does where it is given one."""
+    sys.path.insert(0, path)
+    forget_hidden_modules(Path(path))
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    _, spec, code = runpy._get_main_module_details()  # type: ignore[attr-defined]
+    runpy._run_code(code, module.__dict__, None, "__main__", spec)  # type: ignore[attr-defined]
+
+
 def _exit_code(leaving: SystemExit) -> int:
     """Return the code as the interpreter does: None is 0, an int itself, anything else is printed and 1."""
     if leaving.code is None or isinstance(leaving.code, int):
         cause = leaving.__context__
         if isinstance(cause, DistTrainError) and leaving.code == cause.exit_code:
             _record(cause)
-        return int(leaving.code or 0) & 0xFF
+        return _status(leaving.code or 0)
     print(leaving.code, file=sys.stderr)
     return 1
+
+
+def _status(code: int) -> int:
+    """As the interpreter's: -1 for what is no C long, and the lowest byte of it."""
+    return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
 
 
 def _report(error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,37 @@ def run(tmp_path: Path, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 
 
+# What the interpreter's own end does, and ours does not.
+KEPT = """
+def kept():
+    try: yield
+    finally: os.write(1, b"by the interpreter\\n")
+json.kept = kept(); next(json.kept)
+"""
+
+
 def test_the_exit_code_is_the_one_given_and_the_interpreter_is_not_finalized(tmp_path: Path) -> None:
-    done = run(tmp_path, "json.kept = Loud('of a shared module')")
+    done = run(tmp_path, KEPT)
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
 TEE = """
 class Tee:
-    def __init__(self): self.one, self.write, self.flush = Loud("of a tee"), print, print
+    def __init__(self, to=sys.stdout): self.one, self.write, self.flush = Loud("of a tee"), to.write, to.flush
 sys.stdout = Tee()
+"""
+HANDLER = """
+import signal
+class Handles:
+    def __init__(self): self.one = Loud("of a handler"); signal.signal(signal.SIGUSR2, self.on)
+    def on(self, *_): pass
+Handles()
+"""
+AT_EXIT = """
+class Says:
+    def __init__(self): self.one = Loud("of an exit function"); atexit.register(self.bye)
+    def bye(self): pass
+Says()
 """
 ERROR = """
 try:
@@ -54,6 +77,9 @@ except ValueError as error:
         ("import own_module; json.kept = own_module", "of a module"),
         (TEE, "of a tee"),
         (ERROR, "of the last error"),
+        (HANDLER, "of a handler"),
+        (AT_EXIT, "of an exit function"),
+        ("json.kept = Loud('of a shared module')", "of a shared module"),
     ],
 )
 def test_what_the_program_has_made_is_finalized(tmp_path: Path, program: str, freed: str) -> None:
@@ -83,6 +109,46 @@ def test_files_are_whole_also_compressed_ones_that_a_shared_module_refers_to(
     import gzip
 
     assert gzip.open(tmp_path / "rows.gz", "rt").read() == "a row"  # noqa: SIM115
+    assert (tmp_path / "rows.txt").read_text() == "a row"
+
+
+@pytest.mark.parametrize("place", ["json.kept", "kept"])
+def test_a_zip_file_is_whole(tmp_path: Path, place: str) -> None:
+    done = run(
+        tmp_path,
+        f"""
+    import zipfile
+    {place} = zipfile.ZipFile("rows.zip", "w")
+    {place}.writestr("one", "a row")
+    """,
+    )
+    assert done.returncode == 7, done.stderr
+    with zipfile.ZipFile(tmp_path / "rows.zip") as rows:
+        assert rows.read("one") == b"a row"
+
+
+DETACHED = "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')"
+
+
+@pytest.mark.parametrize("program", [DETACHED, DETACHED.replace("stdout", "stderr")])
+def test_a_stream_that_the_program_has_detached_is_no_failure(tmp_path: Path, program: str) -> None:
+    done = run(tmp_path, f"import io\n{program}\nprint('done')")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
+
+
+def test_a_module_is_not_run_once_more_by_a_finalizer(tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text("out = open('rows.txt', 'w')\n")
+    program = """
+    import writes
+    class Late:
+        def __del__(self):
+            try: from writes import out
+            except ImportError: print("not any more")
+    late = Late()
+    writes.out.write("a row")
+    """
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "not any more\n", "")
     assert (tmp_path / "rows.txt").read_text() == "a row"
 
 
@@ -146,9 +212,8 @@ def test_what_was_to_be_finalized_in_the_parent_is_not_in_its_forks(tmp_path: Pa
     assert run(tmp_path, program).stdout == "of the rank\n"
 
 
-THREAD = """
+THREAD = f"""{KEPT}
 import threading, time, own_module
-json.kept = Loud("by the interpreter")
 class Slow:
     def __del__(self, sleep=time.sleep): sleep(0.1)
 own_module.slow = Slow()
@@ -170,4 +235,4 @@ def work(own_module=own_module, sleep=time.sleep):
 def test_no_thread_of_the_program_runs_on_while_its_modules_are_finalized(tmp_path: Path, start: str) -> None:
     done = run(tmp_path, THREAD + start + "\ntime.sleep(0.02)")
     assert done.stderr == "", "a thread found its module's globals gone"
-    assert "freed by the interpreter" in done.stdout.splitlines()
+    assert "by the interpreter" in done.stdout.splitlines()

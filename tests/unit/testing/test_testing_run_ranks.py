@@ -82,6 +82,32 @@ def test_at_the_deadline_every_stack_is_reported_and_the_ranks_are_killed() -> N
     assert not any(runs(child, sleeper) for child in psutil.Process().children(recursive=True))
 
 
+def test_at_the_deadline_each_rank_s_threads_and_connections_are_reported() -> None:
+    """A stack of Python does not say where a rank hangs in gloo, nor whether its peer has answered."""
+
+    def hang() -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
+            client.connect(listener.getsockname())
+            client.sendall(b"four")
+            peer, _ = listener.accept()
+            with peer:
+                time.sleep(61)
+
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(hang, 1, timeout_s=3.0)
+    text = caught.value.tracebacks[0]
+    rank, store = text.split("the process that serves the ranks' store:")
+    assert "thread " in rank
+    assert " S in " in rank
+    assert "LISTEN" in rank
+    assert "ESTABLISHED, 4 unread" in rank
+    port = next(line for line in store.splitlines() if "LISTEN" in line)
+    assert "socket 127.0.0.1:" in port
+    assert "the longest pause of its parent: " in text
+
+
 def runs(process: psutil.Process, words: list[str]) -> bool:
     try:
         return process.cmdline() == words
@@ -128,12 +154,27 @@ def test_the_harness_needs_no_pytest() -> None:
 
 def test_the_store_of_the_ranks_waits_for_no_name_server() -> None:
     """torch's server looks up each client's address in one thread: ::ffff:127.0.0.1 is in no /etc/hosts."""
-    from dist_train.testing.ranks import _store
 
-    with _store() as port:
-        listening = [
-            each.laddr.ip
-            for each in psutil.Process().net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == port
-        ]
-    assert listening == ["127.0.0.1"]
+    def addresses() -> list[str]:
+        port, parent = int(os.environ["MASTER_PORT"]), psutil.Process(os.getppid())
+        found = [each.laddr for each in parent.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        return [each.ip for each in found if each.port == port]
+
+    assert run_ranks(addresses, 1) == [["127.0.0.1"]]
+
+
+@pytest.mark.multiprocess
+def test_ranks_are_forked_before_a_thread_of_their_store_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork inherits the locks that other threads hold at that moment, and nobody releases them there."""
+    threads: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        threads.append(len(os.listdir("/proc/self/task")))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", counted)
+    before = len(os.listdir("/proc/self/task"))
+    assert len(run_ranks(add_up, 3)) == 3
+    assert len(threads) == 3
+    assert max(threads) <= before  # fewer where OpenBLAS ends its own at a fork
