@@ -52,7 +52,6 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     assert stopped.hashes == undisturbed.hashes
 
 
-@pytest.mark.alone
 def test_a_time_limit_saves_and_exits_with_75(tmp_path: Path) -> None:
     stopped = start(tmp_path, "limited", "--time", "0:08", *SHAPE, LONG[0], "trainer.steps=100000")
     assert stopped.cli.code == 75, stopped.cli
