@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from forked_workers.huge_pages import use_huge_pages
 
 from dist_train.jobs.parent_death_signal import end_with_parent
 
@@ -40,6 +41,7 @@ def run_worker(
     try:
         end_with_parent(parent, signal.SIGKILL)
         _become_worker(session, name, base)
+        use_huge_pages()  # the parent's are shared, and fall apart where this process writes
         session.config.pluginmanager.register(_Forwarder(session.config, connection))
         _run(session, connection)
         connection.send((END, None))

@@ -18,7 +18,7 @@ from dist_train.rundir.committed_steps import newest_step
 pytestmark = pytest.mark.multiprocess
 SHAPE = ("--nodes", 2, "--gpus-per-node", 1)
 # Longer than the others, so that it still runs when it is stopped.
-LONG = (WORKLOADS / "text.yaml", "trainer.steps=200", "checkpoint.every_steps=50")
+LONG = (WORKLOADS / "text.yaml", "trainer.steps=130", "checkpoint.every_steps=30")
 # Until it is stopped; it mostly waits.
 ENDLESS = (WORKLOADS / "text.yaml", "trainer.steps=100000", "model.target=mutants:paced_transformer")
 
@@ -32,7 +32,7 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     run = RunDir(tmp_path / "runs" / "stopped")
     command = begin(tmp_path, "stopped", *SHAPE, *LONG)
     try:
-        wait_for_step(run, 50)
+        wait_for_step(run, 30)
         command.send_signal(signal.SIGINT)
         assert command.wait(timeout=30) == 130, (tmp_path / "out.txt").read_text()
     finally:
@@ -44,7 +44,7 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     assert f"dist-train resume {run.path}" in output.splitlines()[-1]
     saved = newest_step(run)
     assert saved is not None
-    assert saved % 50, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
+    assert saved % 30, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
     assert [event["step"] for event in stopped.events("preempted")] == [saved]
     assert nothing_left(stopped.run_id)
     assert launch_cli(["status", "stopped", "--exit-code"], cwd=tmp_path, timeout_s=30).code == 130
