@@ -49,7 +49,7 @@ class SharedModules:
         """Finalize what the program has made, and end the process; returns where the interpreter must end it.
 
         That is where a thread of the program still runs: the interpreter lets none go on while it finalizes.
-        Where output cannot be flushed, the interpreter's own end fails likewise, and says it by its exit code.
+        Where output cannot be flushed, the interpreter's own end fails too, and says so by its exit code.
         """
         if _threads_of_the_program(self.names):
             return
