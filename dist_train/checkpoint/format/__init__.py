@@ -12,6 +12,7 @@ tensor_bytes        tensors as bytes
 byte_views          the bytes of many tensors at once
 hash_threads        hash in other threads what this one reads or writes
 tensor_memory       where the tensors of a file come to lie
+large_regions       memory for large tensors, in large pages
 node_memory         tensors that all ranks of a node map
 tensor_file         safetensors files as streams
 hashing             weights_hash and state_hash

@@ -20,6 +20,7 @@ import xxhash
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import ReadInto
 from dist_train.rundir.this_machine import this_machine
@@ -56,6 +57,9 @@ class SharedMemory:
         os.ftruncate(self._descriptor, self._size)
         self._map = _mapped(self._descriptor, self._size)
         self._base = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+
+    def prepare(self, sizes: Sequence[int], threads: HashThreads) -> None:
+        """Nothing: it is one memory for all files."""
 
     def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
         """Return a tensor whose bytes `read_into` has given."""

@@ -113,7 +113,7 @@ def read_tensors(
         DamagedCheckpoint: the file is not a safetensors file, or a block does not match.
     """
     header = _read_header(reader.name, reader.size, reader.read_into)
-    tensors = _fill(header, reader.read_into, memory or OwnMemory())
+    tensors = _fill(header, reader.read_into, memory or OwnMemory(), reader.threads)
     reader.finish()
     return header, tensors
 
@@ -130,13 +130,14 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
             start += count
 
     header = _read_header(name, stream.size, read_into)
-    return header, _fill(header, read_into, OwnMemory())
+    return header, _fill(header, read_into, OwnMemory(), HashThreads())
 
 
 @without_collector()
 def _fill(
-    header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
+    header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory, threads: HashThreads
 ) -> dict[str, torch.Tensor]:
+    memory.prepare([count for _dtype, _shape, count in header.tensors.values()], threads)
     return {
         name: memory.fill(dtype, shape, read_into) for name, (dtype, shape, _count) in header.tensors.items()
     }

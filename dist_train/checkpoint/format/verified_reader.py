@@ -46,8 +46,8 @@ class VerifiedReader:
         self._digests = digests
         self._block_bytes = block_bytes
         self._stream = stream
-        self._threads = threads or HashThreads()
-        self._chunk_bytes = block_bytes * (_CHUNK_BLOCKS if self._threads.count else 1)
+        self.threads = threads or HashThreads()
+        self._chunk_bytes = block_bytes * (_CHUNK_BLOCKS if self.threads.count else 1)
         self._hasher = BlockHasher(block_bytes)
         self._total = 0
         self._ahead = memoryview(b"")
@@ -92,7 +92,7 @@ class VerifiedReader:
             self._start_chunk()
         while self._begun:
             self._compare(*self._begun.popleft())
-        rest = self._hasher.finish() if self._total % self._block_bytes and not self._threads.count else []
+        rest = self._hasher.finish() if self._total % self._block_bytes and not self.threads.count else []
         self._compare(self._total // self._block_bytes, lambda: rest[-1:])
         if len(self._digests) != -(-self.size // self._block_bytes):
             self._raise(min(len(self._digests), self.size // self._block_bytes))
@@ -110,7 +110,7 @@ class VerifiedReader:
 
     def _took(self, piece: memoryview) -> None:
         at_end = self._total % self._chunk_bytes == 0
-        if self._threads.count:
+        if self.threads.count:
             self._pieces.append(piece)
             if at_end:
                 self._start_chunk()
@@ -123,8 +123,8 @@ class VerifiedReader:
         first = (self._total - 1) // self._chunk_bytes * (self._chunk_bytes // self._block_bytes)
         work = partial(hash_views, self._pieces, self._block_bytes)
         self._pieces = []
-        self._begun.append((first, self._threads.start(work)))
-        if len(self._begun) > 2 * self._threads.count:
+        self._begun.append((first, self.threads.start(work)))
+        if len(self._begun) > 2 * self.threads.count:
             self._compare(*self._begun.popleft())
 
     def _compare(self, first: int, digests: Callable[[], list[str]]) -> None:
