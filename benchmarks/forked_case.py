@@ -1,8 +1,8 @@
 """Measure one call in a process of its own: wall and processor time, and the peak of memory.
 
-Before the time begins, the code of all libraries is mapped (a fork maps it anew as it is used, which would
-count as memory of the call), and memory is touched and freed: a hypervisor may have taken back what the
-machine had free, and to get it again costs ten times a fault of the machine's own.
+Before the time begins, the code of all libraries is mapped (in a forked process it is mapped when it is used,
+which would count as memory of the call), and memory is touched and freed: a hypervisor may have taken back
+what the machine had free, and then a first touch costs ten times a fault of the machine's own.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def map_code() -> None:
 
 
 def touch_free_memory(count: int) -> None:
-    """Have the machine back so much of its memory, and leave it free."""
+    """Touch so much memory and leave it free."""
     if count:
         region = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         region.madvise(mmap.MADV_HUGEPAGE)

@@ -68,7 +68,9 @@ def pieces_of(view: memoryview) -> list[memoryview]:
 def tensor_in(region: mmap.mmap, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     """Return a tensor that owns `region`; its storage begins where the region begins."""
     storage = torch.frombuffer(region, dtype=torch.uint8).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))
+    tensor = torch.empty(0, dtype=dtype)
+    tensor.set_(storage, 0, tuple(shape), torch.empty(tuple(shape), dtype=dtype, device="meta").stride())
+    return tensor
 
 
 def _new_region(size: int) -> mmap.mmap | None:

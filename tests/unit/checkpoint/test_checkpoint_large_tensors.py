@@ -98,7 +98,8 @@ def test_large_tensors_lie_side_by_side_in_large_pages() -> None:
     blocks = {_mapped(tensor.data_ptr()) for tensor in read.values()}
     assert len(blocks) == 1
     flags = re.search(r"VmFlags:(.*)", blocks.pop())
-    assert flags is not None and "hg" in flags[1].split()
+    assert flags is not None
+    assert "hg" in flags[1].split()
 
 
 @needs_linux
@@ -115,7 +116,9 @@ def test_the_memory_of_one_tensor_goes_back_while_its_neighbours_stay() -> None:
 def test_a_loaded_tensor_is_like_one_of_torch_s_own() -> None:
     tensor = _large(2)["t0"]
     expected = tensor.clone()
-    assert not tensor._is_view() and tensor.is_contiguous() and tensor.storage_offset() == 0
+    assert not tensor._is_view()
+    assert tensor.is_contiguous()
+    assert tensor.storage_offset() == 0
     assert tensor.untyped_storage().nbytes() == tensor.nbytes
     assert torch.equal(copy.deepcopy(tensor), expected)
     written = io.BytesIO()
@@ -172,7 +175,8 @@ def test_memory_is_made_ready_ahead_of_what_is_read_and_not_all_at_once(
     filled = 0
     for size in (size for size in sizes if size >= LARGE_BYTES):
         region = regions.take()
-        assert region is not None and len(region) == size
+        assert region is not None
+        assert len(region) == size
         for piece in large_regions.pieces_of(memoryview(region)):
             regions.begin_ahead(len(piece))
             filled += len(piece)
@@ -187,4 +191,5 @@ def test_a_page_that_is_made_ready_is_no_fault_later() -> None:
     tensor = large_regions.tensor_in(region, torch.uint8, (4 * MEGA,))
     large_regions._populate(region, MEGA, 2 * MEGA)
     resident = re.search(r"Rss: +(\d+) kB", _mapped(tensor.data_ptr() + MEGA))
-    assert resident is not None and int(resident[1]) >= 2048
+    assert resident is not None
+    assert int(resident[1]) >= 2048
