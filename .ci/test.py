@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ from dist_train.testing.required_components import apt_may_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
-# pytest workers per group: as many as keep two cores busy. Tests with the marker `alone` run one at a time.
+# Workers per group (tests/forked_workers): as many as keep two cores busy. Tests with the marker `alone` run
+# one at a time.
 GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 3, "slurm": 5, "k8s": 4}
 FAST = ("unit", "architecture")
 # No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
@@ -79,8 +81,9 @@ def main() -> int:
         outcomes = [gpu_tests(options.pytest_args, needed=True)]
         print_table(outcomes, time.monotonic() - began)
         return 0 if outcomes[0].good else 1
+    static = StaticChecks()
     if not options.fast and options.long is None:
-        outcomes += [check(name, words) for name, words in checks().items()]
+        static.start()
     if not options.lint:
         install_debian_packages()
         names, marked = chosen(options.fast, options.long)
@@ -91,6 +94,7 @@ def main() -> int:
             outcomes.append(spawned_ranks(options.pytest_args))
         if not options.fast and options.long is None:
             outcomes.append(gpu_tests(options.pytest_args, needed=False))
+    outcomes = [*static.outcomes(), *outcomes]
     print_table(outcomes, time.monotonic() - began)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
@@ -123,10 +127,36 @@ def checks() -> dict[str, list[str]]:
     }
 
 
-def check(name: str, words: Sequence[str]) -> Outcome:
-    """Run one static check."""
-    code, seconds = timed(words)
-    return Outcome(name, code == 0, seconds, "clean" if code == 0 else f"exit code {code}")
+class StaticChecks(threading.Thread):
+    """Runs them one after the other beside the first tests: mypy alone leaves all cores but one idle."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._done: list[tuple[Outcome, str]] = []
+
+    def run(self) -> None:
+        """Run all, and keep what they say."""
+        self._done = [check(name, words) for name, words in checks().items()]
+
+    def outcomes(self) -> list[Outcome]:
+        """Wait for them, and print what they have said; none where they were not started."""
+        if self.ident is not None:
+            self.join()
+        for outcome, said in self._done:
+            print(f"\n$ {outcome.name}: {outcome.summary}\n{said}", end="", flush=True)
+        return [outcome for outcome, _ in self._done]
+
+
+def check(name: str, words: Sequence[str]) -> tuple[Outcome, str]:
+    """Run one static check: its row, and its output."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        code, said = str(done.returncode), done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        code, said = "none", f"not done after {LIMIT_S:.0f} s: ended\n"
+    summary = "clean" if code == "0" else f"exit code {code}"
+    return Outcome(name, code == "0", time.monotonic() - began, summary), said
 
 
 def has_marked(name: str, marker: str) -> bool:
@@ -144,10 +174,20 @@ def group(name: str, words: Sequence[str], workers: int) -> Outcome:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}"]
         argv += [f"--durations={SLOWEST_OF_GROUP}", "--durations-min=1", *words]
-        # Tests of one xdist_group share a fixture that takes long: they run in one worker.
-        at_once = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
-        code, seconds = timed([*argv, *at_once])
+        code, seconds = timed([*argv, *at_once(workers)])
         return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}", durations(report))
+
+
+def at_once(workers: int) -> list[str]:
+    """Options of pytest for workers: forks of one process; pytest-xdist's where there are no pidfds.
+
+    Tests of one xdist_group share a fixture that takes long: they run in one worker.
+    """
+    if not workers:
+        return []
+    if hasattr(os, "pidfd_open"):
+        return ["--forked-workers", str(workers)]
+    return ["-n", str(workers), "--dist", "loadgroup"]
 
 
 def spawned_ranks(pytest_args: Sequence[str]) -> Outcome:

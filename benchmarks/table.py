@@ -3,7 +3,8 @@
     python benchmarks/table.py [--rounds 20] [--only launch_to_first_step loop_overhead] [--records DIR]
 
 Each script's rows are kept in a file of their own below `--records` (default benchmarks/records, which is
-kept with the code), so that one benchmark can be measured again and the table made from all of them. Measure on a machine on which nothing else runs.
+kept with the code), so that one benchmark can be measured again and the table made from all of them. Measure
+on a machine on which nothing else runs.
 """
 
 from __future__ import annotations

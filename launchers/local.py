@@ -123,7 +123,10 @@ class LocalLauncher(Launcher):
             write_bytes_atomic(run.cancel_request, b"cancel\n")
 
     def detach(self, handle: JobHandle, run_dir: str) -> JobHandle:
-        """Start a supervisor process in the background; its output goes to logs/launcher.log."""
+        """Start a supervisor process in the background; its output goes to logs/launcher.log.
+
+        `supervise` keeps that log within the limit of logs.
+        """
         run = RunDir(Path(run_dir))
         with (run.logs / "launcher.log").open("ab") as log:
             supervisor = subprocess.Popen(

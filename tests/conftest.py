@@ -14,7 +14,7 @@ gc.disable()  # while torch and the tests are imported, until pytest_collection 
 
 from hypothesis import configuration  # noqa: E402
 
-pytest_plugins = ["dist_train.testing.plugin"]
+pytest_plugins = ["dist_train.testing.plugin", "forked_workers.worker_plugin"]
 
 # Every test runs in its own directory; without this each would get an example database there.
 configuration.set_hypothesis_home_dir(Path(__file__).resolve().parent.parent / ".hypothesis")

@@ -26,4 +26,4 @@ _forked = main(_argv)
 # An agent does not come here: this is a rank that its warm parent has forked.
 from dist_train.agent.workers import worker_main  # noqa: E402
 
-worker_main.main(_forked.argv)
+worker_main.main(_forked.argv, _forked.shared)

@@ -14,7 +14,7 @@ import click
 
 from dist_train import __version__
 from dist_train.cli.options.verb import Verb, examples
-from dist_train.errors import DistTrainError, ExitCode
+from dist_train.errors import DistTrainError, ExitCode, forget_interrupt
 from dist_train.jobs.parent_death_signal import keep_exit_codes
 from dist_train.near_names import nearest
 from dist_train.prewarm.prewarmed_agent import prewarming
@@ -139,6 +139,7 @@ def main(argv: list[str] | None = None) -> None:
             code = run(argv)
     except KeyboardInterrupt:  # before or after the verb
         code = int(ExitCode.INTERRUPTED)
+    forget_interrupt()
     sys.exit(code)
 
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from dist_train.data.batch_partition import Order
 from dist_train.data.data_agreement import DataAgreement
-from dist_train.data.reading.sample_reader import Collate, SampleReader
-from dist_train.data.reading.torch_loader import TorchLoader, WorkerOptions
-from dist_train.data.validation import check_count, check_rank, check_workers, id_of, length_of
+from dist_train.data.reading.make_torch_loader import make_torch_loader
+from dist_train.data.reading.sample_reader import Collate
+from dist_train.data.validation import check_count, check_rank, id_of, length_of
 from dist_train.distributed.control_group import JsonValue
-from dist_train.distributed.devices import as_device
 from dist_train.errors import ConfigError
 from dist_train.rundir.times.span_clock import EVALUATION, span_clock
 
@@ -112,7 +111,6 @@ class EvaluationLoader:
         timeout: float = 0,
     ) -> None:
         check_count("batch_size", batch_size, 1)
-        check_workers(workers, persistent_workers, prefetch_factor, timeout)
         check_rank(rank, world_size)
         self.dataset = dataset
         self.n = length_of(dataset)
@@ -122,19 +120,20 @@ class EvaluationLoader:
         self._agreement = agreement
         self._evaluation = evaluation
         self._partition = EvaluationPartition(self.n, batch_size, rank, world_size)
-        self._torch_loader = TorchLoader(
-            SampleReader(dataset, collate_fn, seed, self.dataset_id),
-            WorkerOptions(
-                workers,
-                persistent_workers,
-                prefetch_factor,
-                timeout,
-                worker_init_fn,
-                multiprocessing_context,
-            ),
-            pin_memory,
-            None if device is None else as_device(device),
-            rank,
+        self._torch_loader = make_torch_loader(
+            dataset,
+            seed=seed,
+            dataset_id=self.dataset_id,
+            rank=rank,
+            collate_fn=collate_fn,
+            workers=workers,
+            persistent_workers=persistent_workers,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            pin_memory=pin_memory,
+            device=device,
         )
 
     def __len__(self) -> int:

@@ -22,11 +22,11 @@ from dist_train.data.epoch_order import SampleSource, orders_of
 from dist_train.data.paired_loaders import OrderInUse
 from dist_train.data.permutation import PERMUTATION_VERSION
 from dist_train.data.reading.dataset_state import UnchangedState, is_stateful, restore_state, saved_state
-from dist_train.data.reading.sample_reader import Collate, SampleReader
-from dist_train.data.reading.torch_loader import TorchLoader, WorkerOptions
+from dist_train.data.reading.make_torch_loader import make_torch_loader
+from dist_train.data.reading.sample_reader import Collate
 from dist_train.data.streams.sharded_stream import ShardedStream
 from dist_train.data.training_loader import TrainingLoader
-from dist_train.data.validation import check_rank, check_sources, check_workers, id_of, length_of
+from dist_train.data.validation import check_rank, check_sources, id_of, length_of
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.devices import as_device
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
@@ -115,7 +115,6 @@ class ExactLoader(TrainingLoader):
         timeout: float = 0,
     ) -> None:
         check_sources(batch_size, sampler, batch_sampler, drop_last)
-        check_workers(workers, persistent_workers, prefetch_factor, timeout)
         check_rank(rank, world_size)
         super().__init__(accumulate, batch_weight, rank == 0)
         self.dataset = dataset
@@ -133,19 +132,21 @@ class ExactLoader(TrainingLoader):
         # The state of a data set that reading changes can be saved where one process reads, and not ahead.
         copies = workers or world_size > 1 or (device is not None and device.type != "cpu")
         guard = UnchangedState(dataset) if copies and is_stateful(dataset) else None
-        self._torch_loader = TorchLoader(
-            SampleReader(dataset, collate_fn, seed, self.dataset_id, guard),
-            WorkerOptions(
-                workers,
-                persistent_workers,
-                prefetch_factor,
-                timeout,
-                worker_init_fn,
-                multiprocessing_context,
-            ),
-            pin_memory,
-            device,
-            rank,
+        self._torch_loader = make_torch_loader(
+            dataset,
+            seed=seed,
+            dataset_id=self.dataset_id,
+            rank=rank,
+            collate_fn=collate_fn,
+            workers=workers,
+            persistent_workers=persistent_workers,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            pin_memory=pin_memory,
+            device=device,
+            guard=guard,
         )
         # The next iteration is the empty rest of an epoch that was complete at the save.
         self._resumed_at_end = False

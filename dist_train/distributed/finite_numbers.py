@@ -21,7 +21,7 @@ def weight_number(parameters: Iterable[nn.Parameter]) -> Tensor:
 def _number(tensors: list[Tensor]) -> Tensor:
     sums = _sums_on_cpu(tensors)
     if sums:
-        return torch.stack(sums).sum()
+        return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
     dense = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]
     # On a GPU many tensors are one kernel. (The largest absolute value cannot overflow, but takes longer.)
     norms = [_of_half(one) if one.dtype == torch.float16 else one for one in dense]
@@ -29,21 +29,50 @@ def _number(tensors: list[Tensor]) -> Tensor:
 
 
 def _sums_on_cpu(tensors: list[Tensor]) -> list[Tensor]:
-    """The sum of each, where all are plain ones of one dtype; else nothing.
+    """Sums of all elements, where all are plain tensors of one dtype; else nothing.
 
     A sum takes half the time of a norm, and no square overflows in it.
     """
-    sums = []
     dtype = tensors[0].dtype if tensors else torch.float32
-    # float16 is summed up as what does not overflow.
-    wide = torch.float32 if dtype == torch.float16 else None
+    if not dtype.is_floating_point:
+        return []
     for one in tensors:
         # Others may be sharded over ranks.
         plain = type(one) in _PLAIN and one.is_cpu and one.layout == torch.strided
-        if not (plain and one.dtype == dtype and dtype.is_floating_point):
+        if not (plain and one.dtype == dtype):
             return []
-        sums.append(one.sum(dtype=wide) if wide else one.sum())
-    return sums
+    # float16 is summed up as what does not overflow.
+    wide = torch.float32 if dtype == torch.float16 else None
+    return [one.sum(dtype=wide) if wide else one.sum() for one in _joined(tensors)]
+
+
+def _joined(tensors: list[Tensor]) -> list[Tensor]:
+    """The same elements in fewer tensors: those that lie in memory one after the other are one.
+
+    An operation takes some 4 us, and DDP's gradients are views of a few buckets, without gaps.
+    """
+    found: list[Tensor] = []
+    run: list[Tensor] = []
+    end = -1
+    for one in sorted(tensors, key=Tensor.data_ptr):
+        start, in_rows = one.data_ptr(), one.is_contiguous()
+        if start != end or not in_rows:
+            found += _as_one(run)
+            run = []
+        run.append(one)
+        end = start + one.numel() * one.element_size() if in_rows else -1
+    return found + _as_one(run)
+
+
+def _as_one(run: list[Tensor]) -> list[Tensor]:
+    """One tensor over all of a run of neighbours; the run itself where they are not in one storage."""
+    if len(run) < 2:
+        return run
+    first, size = run[0], sum(one.numel() for one in run)
+    begin = first.storage_offset()
+    if (begin + size) * first.element_size() > first.untyped_storage().nbytes():
+        return run
+    return [first.as_strided((size,), (1,), begin)]
 
 
 _PLAIN = (Tensor, nn.Parameter)

@@ -99,7 +99,7 @@ class _LogReader:
 
     def _new_lines(self) -> Iterator[str]:
         try:
-            file = part_path(self._folder, self._rank, self._part).open("rb")
+            file = part_path(self._folder, f"rank-{self._rank}", self._part).open("rb")
         except FileNotFoundError:
             return  # removed since the folder was listed
         with file:

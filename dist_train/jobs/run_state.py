@@ -38,12 +38,12 @@ def lease_state(run: RunDir) -> JobState:
     match last["kind"]:
         case "finished":
             code = int(last["exit_code"])
-            by_hand = code in (ExitCode.CANCELLED, ExitCode.INTERRUPTED)
-            phase = "done" if code == 0 else "stopped" if by_hand else "failed"
+            on_request = last.get("stopped") or code in (ExitCode.CANCELLED, ExitCode.INTERRUPTED)
+            phase = "done" if code == 0 else "stopped" if on_request else "failed"
             return JobState(phase, "events", str(last.get("why", "")), code)  # type: ignore[arg-type]
         case "preempted":
             code = int(last.get("exit_code", ExitCode.PREEMPTED))
-            return JobState("stopped", "events", "saved and stopped", code)
+            return JobState("stopped", "events", str(last.get("why", "stopped")), code)
         case "submitted":
             return JobState("pending", "events", "no agent has begun yet")
         case _:

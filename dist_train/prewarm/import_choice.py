@@ -2,17 +2,21 @@
 
 The look is cautious: where a word could mean that no agent starts here, or not on the CPU, nothing is begun.
 Costs no more than that the import begins later. What is begun in vain is ended before anything is said.
+Of `resume` the record of the run says it (resumed_run).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dist_train import env
+from dist_train.prewarm.resumed_run import local_spec
 
 # Values of DIST_TRAIN_START_METHOD with which the import begins after planning, as part of the agent's start.
 NOT_BEFORE_PLANNING = ("spawn", "fork")
@@ -23,6 +27,7 @@ _DEFAULT_CONFIG = "dist-train.yaml"
 _ELSEWHERE = re.compile(r"\blauncher['\"]?\s*[:=]\s*['\"]?(?!local\b)\w")
 _ON_GPU = re.compile(r"\bdevice['\"]?\s*[:=]\s*['\"]?cuda")
 _METHOD = re.compile(rf"{env.START_METHOD}['\"]?\s*[:=]\s*['\"]?(?:{'|'.join(NOT_BEFORE_PLANNING)})\b")
+_METHOD_OF_RUN = re.compile(rf'"{env.START_METHOD}", "(?:{"|".join(NOT_BEFORE_PLANNING)})"')
 _THREADS = re.compile(r"^['\"]?threads_per_rank['\"]?\s*[:=]\s*(\d+)", re.MULTILINE)
 _THREADS_VARIABLE = re.compile(r"\bOMP_NUM_THREADS['\"]?\s*[:=]\s*['\"]?(\d+)")
 
@@ -49,11 +54,13 @@ def choose_import(
         environ: this process's environment.
         gpu_files: files that exist where a machine has GPUs.
     """
-    if list(words[:1]) != ["launch"] or not _is_plain_process(environ):
+    if list(words[:1]) not in (["launch"], ["resume"]) or not _is_plain_process(environ):
         return None
     spelled = [word.replace("_", "-") if word.startswith("--") else word for word in words]
     if any(word.partition("=")[0] in _ENDS_WITHOUT_AGENTS for word in spelled):
         return None
+    if words[0] == "resume":
+        return _of_resumed(local_spec(words[1:]))
     device = _value_of("--device", spelled)
     if _value_of("--launcher", spelled) not in (None, "local") or device not in (None, "cpu"):
         return None
@@ -64,6 +71,16 @@ def choose_import(
     if _ELSEWHERE.search(said) or _METHOD.search(said) or (device is None and _ON_GPU.search(said)):
         return None
     return EarlyImport(_threads(said, environ), text is not None)
+
+
+def _of_resumed(spec: Mapping[str, Any] | None) -> EarlyImport | None:
+    """What the record of a run asks for; None where its agents or ranks start otherwise."""
+    if spec is None or spec.get("device") != "cpu" or _METHOD_OF_RUN.search(json.dumps(spec.get("env"))):
+        return None
+    threads, target = spec.get("threads_per_rank"), spec.get("target")
+    if not isinstance(threads, int) or threads < 1 or not isinstance(target, dict):
+        return None
+    return EarlyImport(threads, target.get("kind") == "config")
 
 
 def _is_plain_process(environ: Mapping[str, str]) -> bool:

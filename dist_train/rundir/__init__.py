@@ -13,6 +13,7 @@ stop_file         one node's stop flag and progress slots, shared by its agent a
 lost_node         control/lost-node-<job>: a node whose agent has ended
 metric_text       a record of metrics.jsonl as a console line
 attempt_lines     the agent's line at the start of an attempt, written and read
+stop_text         what a stop on request has saved, as text
 outcome_text      the end of a run as text: the failure block, the result's table
 format_amounts    bytes and durations as text
 cpu_list          CPU numbers as text: `0-3,8`, and what `--bind` says

@@ -22,10 +22,11 @@ FailureClass = Literal[
     "dist_train",
 ]
 
-# In characters. The error file of the rank and its log have the whole text.
-_LONGEST_MESSAGE = 8_000
+# In characters: a message of 50 full lines of a terminal, and 15 last lines of as much in all.
+_LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
-_LONGEST_LINE = 1_000
+_LONGEST_NAME = 1_000
+_LONGEST_LINE = 500
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,21 @@ class Failure:
         record["mend"] = self.hint
         return record
 
-    def shortened(self) -> Failure:
-        """The same with the middle of long texts left out, so that it fits on a terminal and in a record."""
+    def shortened(self, whole: str | None = None) -> Failure:
+        """The same with the middle of long texts left out, so that it fits on a terminal and in a record.
+
+        Args:
+            whole: the file that has the whole texts, to be named where something is left out.
+        """
 
         def shorten(text: str | None, limit: int) -> str | None:
-            return None if text is None else shorten_text(text, limit)
+            return None if text is None else shorten_text(text, limit, whole)
 
         return replace(
             self,
-            exception=shorten(self.exception, _LONGEST_LINE),
-            message=shorten_text(self.message, _LONGEST_MESSAGE),
-            file=shorten(self.file, _LONGEST_LINE),
+            exception=shorten(self.exception, _LONGEST_NAME),
+            message=shorten_text(self.message, _LONGEST_MESSAGE, whole),
+            file=shorten(self.file, _LONGEST_NAME),
             traceback=shorten(self.traceback, _LONGEST_TRACEBACK),
             hint=shorten(self.hint, _LONGEST_MESSAGE),
             log_tail=tuple(shorten_text(line, _LONGEST_LINE) for line in self.log_tail),

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from dist_train.testing.process_tree import descendant_pids, descendants, describe, end, with_environ
+from dist_train.testing.process_tree import (
+    all_pids,
+    descendant_pids,
+    descendants,
+    describe,
+    end,
+    with_environ,
+)
 
 # Inherited by every process that a test starts, so that orphans are found too.
 MARKER = "LEAK_CHECK_TEST"
@@ -43,6 +50,7 @@ class LeakCheck:
         self._value = secrets.token_hex(8)
         self._outer_value = os.environ.get(MARKER)
         self._pids = descendant_pids(os.getpid())
+        self._older = all_pids()
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._environ = _environment()
         os.environ[MARKER] = self._value
@@ -72,7 +80,9 @@ class LeakCheck:
         processes = {}
         if descendant_pids(os.getpid()) - self._pids:
             processes = {process.pid: process for process in descendants(os.getpid())}
-        processes |= {process.pid: process for process in with_environ({MARKER: self._value})}
+        processes |= {
+            process.pid: process for process in with_environ({MARKER: self._value}, besides=self._older)
+        }
         found = [process for pid, process in sorted(processes.items()) if pid not in self._pids]
         return [process for process in found if not _is_service(process)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -47,11 +48,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--leak-grace-s", type=float, default=GRACE_S, help=text)
 
 
+class _EmptyFolders:
+    """Working directories of tests: one that is left as it was made is given to the next test too."""
+
+    def __init__(self) -> None:
+        self._unused: Path | None = None
+
+    def take(self) -> Path:
+        folder, self._unused = self._unused, None
+        return folder or Path(tempfile.mkdtemp(prefix="dist-train-cwd-")).resolve()
+
+    def give_back(self, folder: Path) -> None:
+        if self._unused is None and _is_empty(folder):
+            self._unused = folder
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return stat.S_IMODE(folder.lstat().st_mode) == stat.S_IRWXU and not os.listdir(folder)
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def _empty_folders() -> Iterator[_EmptyFolders]:
+    folders = _EmptyFolders()
+    yield folders
+    shutil.rmtree(folders.take(), ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
-def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
+def leak_check(request: pytest.FixtureRequest, _empty_folders: _EmptyFolders) -> Iterator[None]:
     """Fail a test that leaves something behind; leaked processes are killed."""
     before = Path.cwd()
-    folder = Path(tempfile.mkdtemp(prefix="dist-train-cwd-")).resolve()
+    folder = _empty_folders.take()
     os.chdir(folder)
     check = LeakCheck(folder)
     try:
@@ -59,7 +91,7 @@ def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
         found = check.leaks(request.config.getoption("--leak-grace-s"))
     finally:
         os.chdir(before)
-        shutil.rmtree(folder, ignore_errors=True)
+        _empty_folders.give_back(folder)
     if found:
         pytest.fail("the test left behind:\n  " + "\n  ".join(found), pytrace=False)
 

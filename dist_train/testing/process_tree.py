@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -70,19 +70,27 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def with_environ(wanted: Mapping[str, str], having: str = "") -> list[psutil.Process]:
+def all_pids() -> frozenset[str]:
+    """The names of all processes' folders in /proc."""
+    return frozenset(name for name in os.listdir("/proc") if name.isdigit())
+
+
+def with_environ(
+    wanted: Mapping[str, str], having: str = "", *, besides: Container[str] = ()
+) -> list[psutil.Process]:
     """Living processes of this user that were started with these variables, orphans included.
 
     Reads /proc/PID/environ: psutil's environ() takes ten times as long, which every test would pay.
 
     Args:
         having: also a variable of this name, with any value.
+        besides: of `all_pids` before the variables were set: these processes are not read.
     """
     pairs = {f"{name}={value}".encode() for name, value in wanted.items()}
     prefix = f"{having}=".encode()
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
+    for name in all_pids():
+        if name in besides:
             continue
         try:
             with open(f"/proc/{name}/environ", "rb", buffering=0) as file:

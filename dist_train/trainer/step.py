@@ -69,6 +69,20 @@ def _nhwc(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
+_TORCHS_ZERO_GRAD = Optimizer.zero_grad
+
+
+def clear_gradients(optimizer: Optimizer) -> None:
+    """`zero_grad(set_to_none=True)`; torch's own takes some 40 us, much of it for a mark in traces."""
+    own = optimizer.zero_grad
+    if getattr(own, "__func__", None) is _TORCHS_ZERO_GRAD and not torch._C._autograd._profiler_enabled():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+    else:
+        own(set_to_none=True)
+
+
 class Stepper:
     """Applies optimizer steps to a wrapped model.
 
@@ -114,7 +128,7 @@ class Stepper:
         """One optimizer step over the micro-batches of one step; their sums go to `metric_sums`."""
         model = self.forward.model
         step_units, micro_batches = self._units.of_step(micro_batches)
-        self._optimizer.zero_grad(set_to_none=True)
+        clear_gradients(self._optimizer)
         if self._finite is not None:
             self._finite.begin()
         losses = []

@@ -17,6 +17,8 @@ from launchers._slurm.slurm_reasons import PHASES, explain_reason, explain_state
 
 # Slurm's ExitCode where it could not open the job's output file (found with 22.05).
 _NO_OUTPUT_FILE = "0:53"
+# As the run's records say it: SIGTERM (143) ends a script on request, and may be a failure too.
+_MAY_BE_STOPPED = (ExitCode.PREEMPTED, 143)
 _OUR_CODES = range(66, 80)
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
@@ -74,8 +76,10 @@ def _ended(run: RunDir, job: str, found: SlurmJob) -> JobState:
     phase = PHASES[found.state]
     if phase == "failed" and code in (ExitCode.PREEMPTED, ExitCode.CANCELLED):
         phase = "stopped"
+    if code in _MAY_BE_STOPPED and (ended := lease_state(run)).phase == "stopped" and ended.exit_code == code:
+        phase, text = "stopped", _join(text, ended.detail)
     if code == ExitCode.PREEMPTED:
-        text = _join(text, "saved, and not requeued")
+        text = _join(text, "not requeued")
     if code == ExitCode.UNAVAILABLE and not text:
         text = "a node was lost, and the job was not requeued"
     if found.state == _OUT_OF_MEMORY and code == 0:

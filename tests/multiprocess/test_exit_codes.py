@@ -31,6 +31,8 @@ SCRIPT = """
             sys.exit(int(sys.argv[3]))
         if sys.argv[1] == "kill":
             os.kill(os.getpid(), 9)
+        if sys.argv[1] == "size":
+            t = torch.ones(1_000_000)
         if sys.argv[1] == "child":
             import subprocess
             subprocess.Popen(["sleep", "600"])
@@ -174,3 +176,12 @@ def test_a_network_error_of_the_users_own_is_not_restarted(
     assert finished.cli.code == 1, finished.cli
     assert len(finished.events("attempt_started")) == 1
     assert last_block(finished).startswith("FAILED: rank 0")
+
+
+def test_an_abort_is_reported_with_the_words_of_gloo(launch: Launch, script: Path) -> None:
+    finished = run(launch, script, "size", 1)
+    block = last_block(finished)
+    assert "killed by signal 6 (SIGABRT): [enforce fail at " in block.partition("\n")[0], finished.cli
+    assert "op.preamble.length <= op.nbytes" in block.partition("\n")[0]
+    assert "  hint    the ranks called one collective with tensors of unlike sizes" in block
+    assert finished.cli.code == 134

@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import wait_for
+from warm_commands.warm_launch import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 
@@ -51,3 +53,25 @@ def test_a_disk_that_logs_have_filled_costs_log_lines_and_not_the_run(tmp_path: 
     assert len(kept) + int(lost[1]) == LINES
     assert (tmp_path / "out.txt").read_text().count("\n") == LINES
     assert "done" in (tmp_path / "status.txt").read_text()
+
+
+def test_the_output_of_a_detached_run_is_kept_within_the_limit(tmp_path: Path) -> None:
+    script = tmp_path / "prints.py"
+    script.write_text("for n in range(60_000): print('line', n, '.' * 40)\nprint('the', 'end')\n")
+    words = ["launch", "--detach", "--device", "cpu", "--log-limit", "1M", "--run-dir", "run", str(script)]
+    detached = launch_cli(words, tmp_path, timeout_s=60)
+    assert detached.code == 0, detached
+    logs = tmp_path / "run" / "logs"
+    events = tmp_path / "run" / "events.jsonl"
+    wait_for(lambda: '"finished"' in events.read_text(), "the end of the run", 60)
+    wait_for(lambda: "the end" in "".join(text_of(logs, "launcher")), "the end of its output", 30)
+    parts = text_of(logs, "launcher")
+    assert 7 / 8 * (1 << 20) - (1 << 17) < sum(len(text) for text in parts) <= 1 << 20
+    assert "line 1 ." in parts[0]
+    assert "line 59999 ." in parts[-1]
+
+
+def text_of(folder: Path, name: str) -> list[str]:
+    """The text of each part of a log, from its first to its newest."""
+    parts = sorted(folder.glob(f"{name}*.log"), key=lambda path: int((path.suffixes[0:-1] or [".0"])[0][1:]))
+    return [path.read_text() for path in parts]

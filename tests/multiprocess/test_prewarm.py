@@ -281,3 +281,31 @@ def test_a_low_soft_limit_of_open_files_is_raised(method: str, tmp_path: Path) -
     )
     assert result.returncode == 0, result
     assert [line.split()[-1] for line in result.stdout.splitlines()] == ["256", "256"]
+
+
+FAILS_FIRST = """
+import os, sys, torch
+print("threads", torch.get_num_threads(), "agent", os.getppid(), flush=True)
+sys.exit(0 if os.path.exists("flag") else 3)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("method", ["auto", "fork"])
+def test_a_resume_begins_the_import_by_the_record_of_the_run(
+    method: str, tmp_path: Path, recorded: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(FAILS_FIRST)
+    environ = {**recorded, env.START_METHOD: method, "OMP_NUM_THREADS": "2"}
+    words = ["launch", "--device", "cpu", "--name", "a", "train.py"]
+    assert launch_cli(words, tmp_path, environ, timeout_s=120).code == 3
+    (tmp_path / "flag").touch()
+    (tmp_path / "started").unlink()
+    resumed = launch_cli(["resume", "a", "--nodes", "1"], tmp_path, environ, timeout_s=120)
+    assert resumed.code == 0, resumed
+    assert "threads 2 " in resumed.stdout
+    began = prewarms(tmp_path)
+    assert len(began) == (method == "auto"), began
+    # The process that has imported torch became the agent: no other one was started.
+    agents = [line for line in (tmp_path / "started").read_text().splitlines() if "dist_train.agent" in line]
+    assert len(agents) == 1, agents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -113,3 +114,23 @@ def test_a_script_without_should_stop_is_interrupted_and_a_second_ctrl_c_kills(t
             status = launch_cli(["status", script.stem, "--exit-code"], cwd=tmp_path, timeout_s=30)
             assert status.code == 130, status
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+
+
+def test_a_script_that_sigterm_stops_is_stopped_and_nothing_is_called_saved(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(f"import time\nopen({str(tmp_path)!r} + '/up', 'w').close()\ntime.sleep(600)\n")
+    command = begin(tmp_path, "plain", script)
+    try:
+        wait_for((tmp_path / "up").exists, "the rank at work")
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.wait(timeout=20) == 143, (tmp_path / "out.txt").read_text()
+    finally:
+        command.kill()
+        command.wait()
+    last = (tmp_path / "out.txt").read_text().splitlines()[-1]
+    assert (
+        "stopped; the script does not ask whether to stop (run.should_stop); no checkpoint was saved" in last
+    )
+    assert "; go on with: dist-train resume " in last
+    status = launch_cli(["status", "plain", "--json"], cwd=tmp_path, timeout_s=30)
+    assert (json.loads(status.stdout)["phase"], json.loads(status.stdout)["exit_code"]) == ("stopped", 143)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
+from warm_commands.warm_launch import BackgroundCommand, start_module
 
 from dist_train.env import INJECT, WorkerEnv
 from dist_train.rundir.directory import RunDir
@@ -148,7 +148,7 @@ class Job:
         per_node: int,
         attempt: int,
         extra: Mapping[str, str],
-    ) -> subprocess.Popen[bytes]:
+    ) -> BackgroundCommand:
         worker = WorkerEnv(
             "test",
             self.folder / "run",
@@ -170,28 +170,15 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": 1,
         }
-        words = [
-            "-P",
-            "-m",
-            "dist_train.entrypoint",
-            str(self.folder / "run.yaml"),
-            "--folder",
-            str(self.folder),
-        ]
+        words = ["dist_train.entrypoint", str(self.folder / "run.yaml"), "--folder", str(self.folder)]
+        environ = {
+            **os.environ,
+            **worker.to_environ(),
+            **{name: str(value) for name, value in facts.items()},
+            **extra,
+        }
         with (self.folder / f"rank-{rank}.{attempt}.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, *words],
-                env={
-                    **os.environ,
-                    **worker.to_environ(),
-                    "PYTHONFAULTHANDLER": "1",
-                    **{name: str(value) for name, value in facts.items()},
-                    **extra,
-                },
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-            )
+            return start_module(words, self.folder, environ, log)
 
     @property
     def said(self) -> str:

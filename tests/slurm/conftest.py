@@ -24,6 +24,7 @@ from slurm_cluster import SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_namespaces import NamespaceCluster
 from slurm_runs import SLOW, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, launch
+from slurm_warm_tasks import COLD_TASKS, WarmCluster
 from warm_commands.once_for_all_workers import once_for_all_workers
 
 from dist_train.rundir import RunDir
@@ -48,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def slurm_session() -> Iterator[SlurmCluster]:
     """Cluster of this pytest worker, which SLURM_CONF names for the whole session."""
     require_binaries(slurm_cluster.BINARIES)
-    with SlurmCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+    with WarmCluster(ClusterSettings(warm_tasks=True)) as cluster, pytest.MonkeyPatch.context() as patch:
         set_variables(patch, cluster)
         yield cluster
 
@@ -57,7 +58,7 @@ def slurm_session() -> Iterator[SlurmCluster]:
 def slurm_accounting_session() -> Iterator[SlurmCluster]:
     """A cluster with a database, slurmdbd and sacct."""
     require_binaries([*slurm_cluster.BINARIES, *accounting.BINARIES])
-    with SlurmCluster(ClusterSettings(accounting=True)) as cluster:
+    with WarmCluster(ClusterSettings(accounting=True, warm_tasks=True)) as cluster:
         yield cluster
 
 
@@ -91,6 +92,13 @@ def slurm_namespaces(
 ) -> Iterator[NamespaceCluster]:
     """As `slurm`, with nodes in namespaces; put `slurm_namespaces.prefix` before commands."""
     yield from lend(slurm_namespaces_session, monkeypatch)
+
+
+@pytest.fixture
+def cold_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents and ranks of this test's jobs are new interpreters, children of slurmstepd."""
+    for name, value in COLD_TASKS.items():
+        monkeypatch.setenv(name, value)
 
 
 def lend(cluster: C, patch: pytest.MonkeyPatch) -> Iterator[C]:

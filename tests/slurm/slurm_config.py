@@ -21,6 +21,7 @@ class ClusterSettings:
         min_job_age_s: how long slurmctld keeps an ended job.
         message_timeout_s: how long clients wait for a response.
         accounting: start mariadbd and slurmdbd too, so that sacct works.
+        warm_tasks: agents are forks of the tests' server where that makes no difference but for the time.
         accounting_enforced: unknown accounts and QOS are refused.
     """
 
@@ -36,6 +37,7 @@ class ClusterSettings:
     message_timeout_s: int = 5
     accounting: bool = False
     accounting_enforced: bool = False
+    warm_tasks: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Layout:
     controller: Node
     nodes: Sequence[Node]
     dbd_port: int
+
+    @property
+    def task_prolog(self) -> Path:
+        """What every task of a cluster with warm tasks runs first."""
+        return self.at("warm", "prolog.sh")
 
     def at(self, *parts: str) -> Path:
         """A path in the folder."""
@@ -117,6 +124,8 @@ KillWait={settings.kill_wait_s}
 TCPTimeout=2
 MessageTimeout={settings.message_timeout_s}
 MinJobAge={settings.min_job_age_s}"""
+    if settings.warm_tasks:
+        lines += f"\nTaskProlog={layout.task_prolog}"
     if settings.preempt_user_signal:
         lines += "\nSlurmctldParameters=preempt_send_user_signal"
     return lines

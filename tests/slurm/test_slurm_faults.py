@@ -53,6 +53,7 @@ def test_a_killed_rank_is_restarted_inside_the_job(
 )
 @pytest.mark.proof
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.usefixtures("cold_tasks")
 def test_a_killed_agent_ends_the_attempt_and_the_job_is_requeued(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes, node: int
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_killed_agent_ends_the_attempt_and_the_job_is_requeued(
 )
 @pytest.mark.proof
 @pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.usefixtures("cold_tasks")
 def test_an_agent_killed_before_its_node_has_joined_is_requeued(
     slurm: SlurmCluster, tmp_path: Path, undisturbed_pair: Hashes, node: int
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster
 from slurm_runs import SLOW, TWO_BY_TWO, SlurmRun, following, launch, submit
+from slurm_warm_tasks import COLD_TASKS
 from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
@@ -315,10 +316,10 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
     script.write_text(text)
     (tmp_path / "runs" / "train" / "logs").mkdir(parents=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DIST_TRAIN")}
-    for turn in (1, 2):
+    for turn, cold in ((1, COLD_TASKS), (2, {})):
         said = subprocess.run(
             ["sbatch", "--parsable", str(script)],
-            env=clean,
+            env={**clean, **cold},
             cwd=tmp_path,
             check=True,
             capture_output=True,
@@ -352,9 +353,10 @@ def test_direct_mode_one_task_per_rank_by_srun(slurm: SlurmCluster, tmp_path: Pa
         "          f'local {run.local_rank}, sum {total.item():g}')\n"
     )
     shape = ("srun", "-N", "2", "--ntasks-per-node=2", "--mpi=none", "--kill-on-bad-exit=1")
-    for method in ("env://", f"file://{tmp_path}/meet"):
+    for method, cold in (("env://", COLD_TASKS), (f"file://{tmp_path}/meet", {})):
         done = subprocess.run(
             [*shape, sys.executable, str(train), method],
+            env={**os.environ, **cold},
             cwd=tmp_path,
             capture_output=True,
             text=True,

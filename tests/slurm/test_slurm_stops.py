@@ -12,6 +12,7 @@ from conftest import lend, require_binaries
 from slurm_cluster import BINARIES, SlurmCluster
 from slurm_config import ClusterSettings
 from slurm_runs import SLOW, SLOWLY, TWO_BY_ONE, TWO_BY_TWO, Hashes, SlurmRun, agents, following, submit
+from slurm_warm_tasks import WarmCluster
 from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
@@ -49,7 +50,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(240)]
 @pytest.fixture(scope="session")
 def _user_signal_session() -> Iterator[SlurmCluster]:
     require_binaries(BINARIES)
-    with SlurmCluster(ClusterSettings(preempt_user_signal=True)) as cluster:
+    with WarmCluster(ClusterSettings(preempt_user_signal=True, warm_tasks=True)) as cluster:
         yield cluster
 
 
@@ -78,6 +79,7 @@ def test_a_preemption_by_terms_default_signal(
 )
 @pytest.mark.proof
 @pytest.mark.slow
+@pytest.mark.usefixtures("cold_tasks")
 def test_a_preemption_with_a_longer_grace(slurm: SlurmCluster, tmp_path: Path, undisturbed: Hashes) -> None:
     check_preemption(slurm, tmp_path, undisturbed, "low15", TWO_BY_TWO)
 
@@ -184,6 +186,7 @@ def test_a_real_time_limit_saves_and_goes_on(
     "A signal in the first second is not lost",
     limits="coreutils >= 8.31",
 )
+@pytest.mark.usefixtures("cold_tasks")
 def test_a_signal_of_the_scheduler_in_the_first_second_is_not_lost(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
 )
 @pytest.mark.proof
 @pytest.mark.slow
+@pytest.mark.usefixtures("cold_tasks")
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)
     for restart in range(3):

@@ -1,4 +1,4 @@
-"""In a fork of the command server: become an agent, or the container whose command is an agent."""
+"""In a fork of the command server: become an agent, or the container or Slurm's task whose command is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import importlib.util
 import logging
 import os
+import resource
 import runpy
+import select
 import signal
 import sys
 import traceback
@@ -53,6 +55,34 @@ def run_agent(argv: Sequence[str], environ: Mapping[str, str], kept: tuple[int, 
     # The interpreter's own end from here: the frames below are the command's, which must not end twice.
     ctypes.pythonapi.Py_Exit(code)
     os._exit(code)
+
+
+def limit_as_task(request: Mapping[str, Any]) -> None:
+    """Take over what Slurm has given one of its tasks: see slurm_task.py."""
+    os.umask(request["umask"])
+    if os.geteuid() == 0:
+        os.setgroups(request["groups"])
+    os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
+    os.sched_setaffinity(0, request["cpus"])
+    for name, (soft, hard) in request["limits"].items():
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+
+
+def kill_with_task(pid: int, held: int) -> None:
+    """Wait for this process's end; kill it and its descendants if its task has been killed before.
+
+    Args:
+        held: at its end when the task is.
+    """
+    from warm_commands.slurm_task import tree
+
+    ended = os.pidfd_open(pid)
+    ready, _, _ = select.select([ended, held], [], [])
+    if ended not in ready:
+        for each in tree(pid):
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+    os.close(ended)
 
 
 def run_container(request: Mapping[str, Any], out: int, err: int, report: int, holder: int) -> NoReturn:

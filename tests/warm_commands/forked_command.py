@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import queue
 import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from warm_commands.command_server import COMMAND, MESSAGE, RANK, SCRIPT, THREADS
+from warm_commands.command_server import COMMAND, MESSAGE, MODULE, RANK, READY, SCRIPT, THREADS
 
 from dist_train.prewarm.early_variables import early_variables
 
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _OF_ONE_TEST = ("LEAK_CHECK_TEST", "PYTEST_CURRENT_TEST", "OMP_NUM_THREADS")
-_THREAD = "starts command servers"
 _ANSWER_S = 60.0  # the server imports torch first
 
 
@@ -117,31 +115,30 @@ def _server_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class CommandServer:
-    """The client of one server process.
+    """The client of a server process, which all pytest workers of a session share.
 
     Args:
-        environ: its environment, and so the early variables of its forks.
+        environ: the server's environment, and so the early variables of its forks.
         modules: what it imports.
+
+    Attributes:
+        address: its name among Linux's abstract sockets.
     """
 
     def __init__(self, environ: Mapping[str, str], modules: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environ = dict(environ)
-        program = str(Path(__file__).with_name("command_server.py"))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", program, str(theirs.fileno()), str(os.getpid()), *modules],
-                pass_fds=(theirs.fileno(),),
-                env=_server_environ(environ),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._connection = ours
+        address = _address(environ, modules)
+        self.address = address.removeprefix("\0")
+        self._connection = _connect(address, environ, modules)
 
     @property
     def is_alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        try:
+            return self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
 
     def command(
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
@@ -154,6 +151,12 @@ class CommandServer:
     ) -> ForkedCommand:
         """Run `python ARGS`, where the first one is a script; likewise."""
         return self._start(SCRIPT, args, folder, environ, out, err)
+
+    def start_module(
+        self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
+    ) -> ForkedCommand:
+        """Run `python -P -m ARGS`; likewise."""
+        return self._start(MODULE, args, folder, environ, out, err)
 
     def start_rank(
         self, args: Sequence[str], folder: str, environ: Mapping[str, str], out: int, err: int
@@ -180,9 +183,55 @@ class CommandServer:
         return ForkedCommand(status_read, held_write)
 
     def close(self) -> None:
-        """End the server; commands that run go on."""
+        """Leave the server, which ends with its last client; commands that run go on."""
         self._connection.close()
-        self._process.wait()
+
+
+def _address(environ: Mapping[str, str], modules: Sequence[str]) -> str:
+    """A name among Linux's abstract sockets: one for each session of pytest and what its forks inherit."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    early = sorted(early_variables(environ).items())
+    inherited = hashlib.sha256(repr((sys.executable, early, list(modules))).encode()).hexdigest()
+    return f"\0dist-train-test-commands-{session}-{inherited[:16]}"
+
+
+def _connect(address: str, environ: Mapping[str, str], modules: Sequence[str]) -> socket.socket:
+    """Connect to the server with this address, which is started where there is none."""
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(address)
+            connection.settimeout(_ANSWER_S)
+            if connection.recv(len(READY)) == READY:
+                connection.settimeout(None)
+                return connection
+        except ConnectionRefusedError:
+            _start_server(address, environ, modules)
+        except (ConnectionError, TimeoutError):
+            pass  # it ended as its last client left, or imports for very long
+        connection.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError("the command server does not answer")
+
+
+def _start_server(address: str, environ: Mapping[str, str], modules: Sequence[str]) -> None:
+    """Start it as a child of process 1, with a listener that clients can connect to at once."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError:
+            return  # another worker starts it
+        listener.listen(64)
+        program = str(Path(__file__).with_name("command_server.py"))
+        subprocess.run(
+            [sys.executable, "-P", program, str(listener.fileno()), *modules],
+            pass_fds=(listener.fileno(),),
+            env=_server_environ(environ),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            check=True,
+        )
 
 
 # What `launch` and its agents and ranks import.
@@ -194,38 +243,11 @@ RANKS = (
     "dist_train.trainer.run_training",
 )
 _servers: dict[tuple[str, ...], CommandServer] = {}
-_requests: queue.Queue[Callable[[], None]] = queue.Queue()
-_starting = threading.Lock()
 
 
 def command_server(modules: tuple[str, ...] = RANKS) -> CommandServer:
-    """Return this process's server with these modules; the first call starts it."""
-    with _starting:
-        found = _servers.get(modules)
-        if found is None or not found.is_alive:
-            found = _servers[modules] = _in_lasting_thread(lambda: CommandServer(os.environ, modules))
+    """Return the server with these modules; the first call of a session starts it."""
+    found = _servers.get(modules)
+    if found is None or not found.is_alive:
+        found = _servers[modules] = CommandServer(os.environ, modules)
     return found
-
-
-def _in_lasting_thread(start: Callable[[], CommandServer]) -> CommandServer:
-    """Start a server in a thread that lasts: it ends with the thread that has started it (prctl(2))."""
-    if not any(thread.name == _THREAD for thread in threading.enumerate()):
-        threading.Thread(target=_start_servers, name=_THREAD, daemon=True).start()
-    answer: queue.Queue[CommandServer | BaseException] = queue.Queue()
-
-    def run() -> None:
-        try:
-            answer.put(start())
-        except BaseException as error:
-            answer.put(error)
-
-    _requests.put(run)
-    found = answer.get()
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
-def _start_servers() -> None:
-    while True:
-        _requests.get()()

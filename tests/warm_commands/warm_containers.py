@@ -43,11 +43,11 @@ def fork_agent(
 
 def may_fork_container(spec: Mapping[str, Any]) -> bool:
     """Whether a fork of this process's server is what this spec of container_init.py says."""
-    return _is_agent(spec) and _early(spec["env"]) == _early(os.environ)
+    return _is_agent(spec) and early(spec["env"]) == early(os.environ)
 
 
-def _early(environ: Mapping[str, str]) -> dict[str, str]:
-    """Early variables that make a difference; the server has one thread."""
+def early(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the early variables that make a difference; the server has one thread."""
     found = {"OMP_NUM_THREADS": THREADS, **early_variables(environ)}
     found.pop("TORCHINDUCTOR_CACHE_DIR", None)  # read when something is compiled
     return {name: value for name, value in found.items() if _NO_MATTER.get(name) != value}

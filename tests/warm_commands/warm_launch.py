@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,16 @@ def _start_for_cluster(
     if not may_fork(environ):
         return spawn_command(args, cwd, environ, out, err)
     return command_server(CLUSTERS).command(args, str(cwd), environ, out.fileno(), err.fileno())
+
+
+def start_module(
+    words: Sequence[str], cwd: Path, environ: Mapping[str, str], out: IO[bytes]
+) -> BackgroundCommand:
+    """Start `python -X faulthandler -P -m WORDS`, with one file for its output; the caller ends it."""
+    if not may_fork(environ):
+        argv = [sys.executable, "-X", "faulthandler", "-P", "-m", *words]
+        return subprocess.Popen(argv, cwd=cwd, env=environ, stdout=out, stderr=out)
+    return command_server().start_module(words, str(cwd), environ, out.fileno(), out.fileno())
 
 
 def start_agent(argv: Sequence[str], environ: Mapping[str, str], out: IO[bytes]) -> ForkedCommand | None:

@@ -282,7 +282,7 @@ class Coordinator:
         if codes != {0} and self.stopping == CANCEL:
             return self._end(Verdict("exit", ExitCode.CANCELLED, "cancelled"), None)
         if _ENDED_BY_TERM in codes:
-            why = "stopped; the script does not take part in saving (see run.should_stop)"
+            why = "stopped; the script does not ask whether to stop (run.should_stop)"
             code = ExitCode.INTERRUPTED if self.stopping == INTERRUPT else _ENDED_BY_TERM
             return self._end(Verdict("exit", code, why), None)
         if ExitCode.PREEMPTED in codes:

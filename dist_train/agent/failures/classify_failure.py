@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from dist_train.agent.failures.abort_reason import abort_text
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import FailureClass
 
@@ -63,6 +64,7 @@ class RankExit:
         store: host and port of the attempt's store.
         scheduler_sigterm: the scheduler had sent SIGTERM to the rank and to all that it had started.
         traceback: as the rank recorded it, with the exceptions that led to this one.
+        aborted: the last line of its stderr that said why it would abort.
     """
 
     returncode: int
@@ -76,6 +78,7 @@ class RankExit:
     store: tuple[str, int] = ("", 0)
     scheduler_sigterm: bool = False
     traceback: str = ""
+    aborted: str = ""
 
     @property
     def lost_a_command(self) -> bool:
@@ -89,7 +92,11 @@ def classify(rank: RankExit) -> tuple[FailureClass, str]:
     if rank.limit_exceeded is not None:
         return "hang", rank.limit_exceeded
     if rank.returncode < 0:
-        return "signal", f"killed by {_signal_name(-rank.returncode)}"
+        killed = f"killed by {_signal_name(-rank.returncode)}"
+        if rank.returncode != -signal.SIGABRT or not rank.aborted:
+            return "signal", killed
+        peer = rank.has_peers and is_peer_symptom(None, rank.aborted, rank.store)
+        return ("victim" if peer else "signal"), f"{killed}: {abort_text(rank.aborted)}"
     if rank.exception is not None:
         peer = rank.has_peers and is_peer_symptom(rank.exception, rank.message, rank.store)
         message = f"{rank.exception}: {innermost_message(rank.message)}"

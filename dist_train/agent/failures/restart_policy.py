@@ -8,6 +8,7 @@ from typing import Literal
 from dist_train.agent.failures.root_cause import is_crash
 from dist_train.errors import ExitCode
 from dist_train.rundir.failure import Failure
+from dist_train.rundir.stop_text import saved_text
 
 # This many attempts in a row without a newer committed step: restarting does not help.
 NO_PROGRESS_ATTEMPTS = 3
@@ -62,7 +63,8 @@ def decide_stop(history: History) -> Decision:
     """Decide after a stop that all ranks obeyed: 75 (run again), or 76 where that has not helped lately."""
     if is_stuck(history):
         return Decision(False, ExitCode.NO_PROGRESS, _stuck_reason(history))
-    return Decision(False, ExitCode.PREEMPTED, "saved and stopped")
+    newest = history.committed[-1] if history.committed else None
+    return Decision(False, ExitCode.PREEMPTED, f"stopped; {saved_text(newest)}")
 
 
 def _stuck_reason(history: History) -> str:

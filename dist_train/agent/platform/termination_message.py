@@ -19,6 +19,7 @@ from dist_train.agent.settings import Settings
 from dist_train.errors import ExitCode
 from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.records import SCHEMA_VERSION, read_json
+from dist_train.rundir.stop_text import preempted_text
 
 LIMIT_BYTES = 4000
 _FILE = "/dev/termination-log"
@@ -81,13 +82,7 @@ def encode_within_limit(record: dict[str, Any]) -> bytes:
 
 def preemption_reason(settings: Settings, attempt: int | None, why: str) -> str:
     """The error text of this node's first rank on its stop: at which step, and whether it could save."""
-    rank = settings.node * settings.procs
-    path = settings.run.attempts / str(attempt) / f"error-rank-{rank}.json"
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return why
-    return str(record.get("text") or why) if record.get("exception") == "Preempted" else why
+    return preempted_text(settings.run, attempt, settings.node * settings.procs) or why
 
 
 def _result(settings: Settings | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -23,10 +24,13 @@ from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, write_failure
 from dist_train.rundir.records import read_json, write_json_atomic
 from dist_train.rundir.result import read_result, write_result
+from dist_train.rundir.stop_text import preempted_text, saved_text
 from dist_train.rundir.times.read_times import read_times
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.25
+# Without a failure: cancelled, Ctrl-C, and a script that does not read the stop flag and got SIGTERM.
+_ENDS_ON_REQUEST = (ExitCode.CANCELLED, ExitCode.INTERRUPTED, 128 + signal.SIGTERM)
 
 
 class ClusterRules(Protocol):
@@ -128,9 +132,14 @@ class RunRecorder:
 
     def decide_stop(self) -> Decision:
         """Decide on a stop: 75, or 76 after three attempts without a newer committed step."""
+        before = "stopped before an attempt had begun"
         if self._stopped_before_it_began:
-            return Decision(False, ExitCode.PREEMPTED, "stopped before an attempt had begun")
-        return decide_stop(self._history())
+            return Decision(False, ExitCode.PREEMPTED, before)
+        decision = decide_stop(self._history())
+        if decision.exit_code != ExitCode.PREEMPTED:
+            return decision
+        known = preempted_text(self._run, self._attempt, rank=0) if self._began else before
+        return replace(decision, why=known or decision.why)
 
     def ended(self, verdict: Verdict, failure: Failure | None) -> None:
         """Write failure.json, the event and, at the end, the verdict file."""
@@ -145,16 +154,25 @@ class RunRecorder:
         elif verdict.exit_code == ExitCode.PREEMPTED:
             by_ctrl_c = self._run.interrupted(self._settings.job).exists()
             code = {"exit_code": int(ExitCode.INTERRUPTED)} if by_ctrl_c else {}
-            append_event(self._run, "preempted", self._attempt, step=newest_step(self._run), **code)
+            step = newest_step(self._run)
+            append_event(self._run, "preempted", self._attempt, step=step, why=verdict.why, **code)
         elif verdict.exit_code == ExitCode.ATTEMPT_LOST:
             self._note_loss_before_an_attempt(failure)
         else:
-            append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, why=verdict.why)
+            self._note_end(verdict, failure)
             if verdict.exit_code == ExitCode.OK:
                 self._try("where the time went is not in result.json", self._add_time_to_result)
         if verdict.exit_code not in (ExitCode.PREEMPTED, ExitCode.ATTEMPT_LOST):
             self._run.secrets.unlink(missing_ok=True)
         write_verdict(self._settings, self._rules.scheduler_code(verdict.exit_code, failure))
+
+    def _note_end(self, verdict: Verdict, failure: Failure | None) -> None:
+        if failure is None and verdict.exit_code in _ENDS_ON_REQUEST:
+            why = f"{verdict.why}; {saved_text(newest_step(self._run))}"
+            fields: dict[str, object] = {"why": why, "stopped": True}
+        else:
+            fields = {"why": verdict.why}
+        append_event(self._run, "finished", self._attempt, exit_code=verdict.exit_code, **fields)
 
     @property
     def _stopped_before_it_began(self) -> bool:

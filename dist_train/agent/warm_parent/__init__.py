@@ -9,8 +9,10 @@ server             the warm parent's own loop: take requests, fork ranks
 forked_rank        a rank after its fork
 process_reset      make a fork what a new process would be
 descriptor_owners  inherited sockets and files, which would close a number that is another's by then
+shared_modules     SharedModules: the end of a forked rank, which leaves them as they are
 process_environ    /proc/PID/environ, by which processes of a run are found
 late_variables     say it where a rank sets such a variable too late
 spawn_reason       why a run's ranks must be spawned
+hiding_files       files beside a script that have the name of an imported module
 rank_child         a rank as its agent sees it: spawned or forked
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dist_train.agent.warm_parent.late_variables import watch_late_variables
 from dist_train.agent.warm_parent.process_reset import reset_process
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 
 _REPARENTED_S = 10.0
 
@@ -19,11 +20,13 @@ class RankForked(BaseException):
 
     Attributes:
         argv: the arguments of worker_main.
+        shared: what it shares with its parent.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], shared: SharedModules) -> None:
         super().__init__("a forked rank")
         self.argv = list(argv)
+        self.shared = shared
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A parallel region in the parent and another one in a fork of it would hang the f
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from dist_train import env
 from dist_train.agent.warm_parent.descriptor_owners import disown_descriptors
 from dist_train.agent.warm_parent.forked_rank import RankForked, RankStart, become_rank
 from dist_train.agent.warm_parent.process_environ import show_environ
+from dist_train.agent.warm_parent.shared_modules import SharedModules, forget_finalizers
 from dist_train.jobs.parent_death_signal import end_with_parent
 
 MOST_RANKS = 100  # of one request: the kernel passes 253 descriptors at once (SCM_MAX_FD)
@@ -36,6 +38,9 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
     """Fork ranks until the agent has gone; in a rank raises RankForked."""
     end_with_parent(agent, signal.SIGKILL)
     connection = _keep_only(connection)
+    forget_finalizers()
+    shared = SharedModules.of_this_process()
+    gc.freeze()  # ranks collect what is theirs: a look at what they share would copy it
     # Of the run, but not of a node: agents end those of their node that ranks have left behind.
     show_environ({name: value for name, value in os.environ.items() if name != env.NODE_RANK}, ())
     while True:
@@ -49,7 +54,8 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
         answered, tell = os.pipe()
         middle = os.fork()
         if middle == 0:
-            _fork_all(starts, go, outputs, tell)
+            connection.detach()  # ranks close it by its number
+            _fork_all(starts, go, outputs, tell, shared)
         os.close(tell)
         for descriptor in (go, *outputs):
             os.close(descriptor)
@@ -60,7 +66,9 @@ def serve(connection: socket.socket, agent: int) -> NoReturn:
         connection.sendall(pids or b"[]")
 
 
-def _fork_all(starts: list[RankStart], go: int, outputs: list[int], tell: int) -> NoReturn:
+def _fork_all(
+    starts: list[RankStart], go: int, outputs: list[int], tell: int, shared: SharedModules
+) -> NoReturn:
     """Fork the ranks and end: so they become children of the nearest subreaper, which is the agent."""
     pids = []
     for number, start in enumerate(starts):
@@ -68,7 +76,7 @@ def _fork_all(starts: list[RankStart], go: int, outputs: list[int], tell: int) -
         if pid == 0:
             os.close(tell)
             become_rank(start, outputs[2 * number], outputs[2 * number + 1], go)
-            raise RankForked(start.argv)
+            raise RankForked(start.argv, shared)
         pids.append(pid)
     os.write(tell, json.dumps(pids).encode())
     os._exit(0)

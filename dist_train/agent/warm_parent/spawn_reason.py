@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dist_train import env
 from dist_train.agent.settings import Settings
+from dist_train.agent.warm_parent.hiding_files import hiding_files
 from dist_train.prewarm.early_variables import changes_path, named_in
 
 SPAWN = "spawn"
@@ -40,9 +41,8 @@ def reason_after_import(settings: Settings) -> str | None:
     """Say what is known once torch is imported and one thread is left; None if nothing is against a fork."""
     if settings.kind == "module" and settings.value in sys.modules:
         return f"the module {settings.value} has been imported already"
-    folder = _first_on_path(settings)
-    if folder is not None and (name := shadowing_file(folder)):
-        return f"{name} in {folder} has the name of a module that is already imported"
+    if why := _reason_in_folder(settings):
+        return why
     threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads run after the import of torch" if threads > 1 else None
 
@@ -58,28 +58,20 @@ def _reason_in_script(script: Path) -> str | None:
     return name and f"the script names {name}, which is read while torch is imported"
 
 
-def _first_on_path(settings: Settings) -> Path | None:
+def _reason_in_folder(settings: Settings) -> str | None:
+    folder = _first_on_path(settings)
+    hiding = list(hiding_files(folder).values())
+    if not hiding:
+        return None
+    if settings.kind == "config":  # there dist-train is the program, and has imported some before the config
+        return f"{hiding[0]} in {folder} has the name of a module that dist-train imports: rename it"
+    return (
+        f"{hiding[0]} in {folder} hides the module of that name, as under python: rename it if it should not"
+    )
+
+
+def _first_on_path(settings: Settings) -> Path:
     """The folder that a rank has first on sys.path."""
     if settings.kind == "script":
         return Path(settings.value).resolve().parent
     return Path(settings.folder if settings.kind == "config" else os.getcwd())
-
-
-def shadowing_file(folder: Path) -> str | None:
-    """Return the first file or package there that `import` would have found instead of an imported module."""
-    try:
-        found = sorted(entry.name for entry in os.scandir(folder))
-    except OSError:
-        return None
-    for name in found:
-        module = sys.modules.get(name.split(".")[0])
-        if module is None or (name == name.split(".")[0] and not (folder / name / "__init__.py").exists()):
-            continue
-        if "." in name and not name.endswith((".py", ".so")):
-            continue
-        spec = getattr(module, "__spec__", None)
-        builtin = spec is not None and spec.origin in ("built-in", "frozen")
-        file = getattr(module, "__file__", None)
-        if not builtin and (file is None or not Path(file).resolve().is_relative_to(folder.resolve())):
-            return name
-    return None

@@ -41,17 +41,17 @@ class WarmParent:
         self._early = early
 
     @classmethod
-    def start(cls, environ: Mapping[str, str], set_title: Callable[[], None]) -> WarmParent:
+    def start(cls, environ: Mapping[str, str], prepare: Callable[[], None]) -> WarmParent:
         """Fork it from this process, which must have one thread; raises RankForked in the ranks.
 
         Args:
-            set_title: called in it, for its process title.
+            prepare: called in it first.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         agent, early = os.getpid(), early_variables(environ)
         pid = os.fork()
         if pid == 0:
-            set_title()
+            prepare()
             serve(theirs, agent)
         theirs.close()
         return cls(pid, ours, early)

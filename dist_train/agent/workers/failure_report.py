@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dist_train.agent.coordination.messages import Start
+from dist_train.agent.failures.abort_reason import hint_for_abort
 from dist_train.agent.failures.classify_failure import RankExit, classify, exit_code_of
 from dist_train.agent.failures.memory_failure import with_memory_kill
 from dist_train.agent.settings import Settings
@@ -35,6 +36,7 @@ def failure_of(
         store=(start.master_addr, start.master_port),
         scheduler_sigterm=rank.scheduler_sigterm,
         traceback=_text(record.get("traceback")) or "",
+        aborted=rank.abort_line,
     )
     cls, message = classify(facts)
     line = record.get("line")
@@ -54,14 +56,15 @@ def failure_of(
         file=_text(record.get("file")),
         line=line if isinstance(line, int) else None,
         traceback=_text(record.get("traceback")),
-        hint=_text(record.get("hint")),
+        hint=_text(record.get("hint")) or (hint_for_abort(message) if facts.returncode < 0 else None),
         log=str(rank.log.path),
         log_tail=facts.log_tail,
         attempt=start.attempt,
         step=step,
     )
     kill = memory.kill_before_end_of(rank.rank)
-    return with_memory_kill(failure, kill, settings.memory_option, memory.is_counted).shortened()
+    whole = str(rank.error_file if record else rank.log.path)
+    return with_memory_kill(failure, kill, settings.memory_option, memory.is_counted).shortened(whole)
 
 
 def _text(value: object) -> str | None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train import env
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.signals.rank_signals import script_handles_sigterm
 from dist_train.rundir.stop_file import StopFile
 from dist_train.rundir.times.span_clock import span_clock
@@ -43,6 +44,11 @@ def reserve_exit_function() -> None:
         atexit.register(_run_last)
 
 
+def run_last(function: Callable[[], None]) -> None:
+    """Call it after all exit functions, also those that were registered later."""
+    _at_the_end.append(function)
+
+
 def _run_last() -> None:
     for function in _at_the_end:
         function()
@@ -54,21 +60,25 @@ class InterpreterExit:
     Args:
         stop_file: the node's stop file, or None.
         local_rank: this rank's slot there.
+        shared: what a forked rank shares with its parent.
     """
 
-    def __init__(self, stop_file: StopFile | None, local_rank: int) -> None:
+    def __init__(
+        self, stop_file: StopFile | None, local_rank: int, shared: SharedModules | None = None
+    ) -> None:
+        self._shared = shared
         self._stop_file = stop_file
         self._local_rank = local_rank
         self._pid = os.getpid()
         self._exit_code: int | None = None
 
     @classmethod
-    def watch(cls, environ: Mapping[str, str]) -> InterpreterExit:
+    def watch(cls, environ: Mapping[str, str], shared: SharedModules | None = None) -> InterpreterExit:
         """Register the exit function and start the heartbeats; call it before all other code."""
         path = environ.get(env.STOP_FILE)
         stop_file = StopFile.open(Path(path)) if path else None
-        found = cls(stop_file, int(environ.get("LOCAL_RANK", "0")))
-        _at_the_end.append(found._before_finalization)
+        found = cls(stop_file, int(environ.get("LOCAL_RANK", "0")), shared)
+        run_last(found._before_finalization)
         reserve_exit_function()
         if stop_file is not None:
             # Not by `threading`: scripts count and list their threads.
@@ -100,6 +110,9 @@ class InterpreterExit:
             # A deadline of the exit functions would end the process with 1; the agent keeps the code.
             faulthandler.cancel_dump_traceback_later()
         self._mark(finalizing=True)
+        # A child that the script has forked ends as the interpreter does.
+        if self._shared is not None and self._exit_code is not None and os.getpid() == self._pid:
+            self._shared.end(self._exit_code)
 
     def _mark(self, *, finalizing: bool) -> None:
         # A child that a script has forked inherits this object; the slot is the rank's own.

@@ -252,7 +252,7 @@ class Workers:
         for line in lines:
             text = line.decode(errors="replace")
             if kind == "err":
-                rank.stderr_tail.append(text)
+                rank.note_error_line(text)
             if by_lines:
                 self._output.line(rank.rank, kind == "err", text)
         if passed and not rank.ended_by_us and self._output.passes_on(rank.rank, kind == "err"):

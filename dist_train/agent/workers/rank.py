@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dist_train.agent.descriptor_limit import restore_descriptor_limit
+from dist_train.agent.failures.abort_reason import tells_of_abort
 from dist_train.agent.warm_parent.rank_child import RankProcess
 from dist_train.agent.workers.rank_log import RankLog
 
@@ -42,6 +43,13 @@ class Rank:
     limit_exceeded: str | None = None  # killed because it exceeded this limit
     cut_short: str | None = None  # killed after the end of its script: what did not end
     stderr_tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    abort_line: str = ""  # why C++ or glibc ends the process, as the last such line of its stderr has it
+
+    def note_error_line(self, line: str) -> None:
+        """Keep what a line of its stderr may tell of its end."""
+        self.stderr_tail.append(line)
+        if tells_of_abort(line):
+            self.abort_line = line
 
     def send(self, number: int) -> None:
         """Signal the rank itself, not its children; do nothing when it has just ended."""

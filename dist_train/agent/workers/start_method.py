@@ -20,6 +20,8 @@ from dist_train.jobs.frozen_imports import frozen_imports
 
 # What dist_train.entrypoint imports, which runs a config.
 _IMPORTS_OF_CONFIGS = ("dist_train.resilience.session", "dist_train.trainer.run_training")
+# Imports this module, too.
+_FIRST_OF_RANKS = "dist_train.agent.workers.worker_main"
 logger = logging.getLogger(__name__)
 
 
@@ -90,8 +92,12 @@ def choose_start_method(settings: Settings, environ: Mapping[str, str]) -> Start
         return StartMethod(None, None if is_expected(settings, environ) else why)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # a fork inherits what is in their buffers
-    title = f"dist-train warm parent node={settings.node} run={settings.run.path}"
-    return StartMethod(WarmParent.start(os.environ, lambda: set_title(title)), None)
+
+    def prepare() -> None:
+        set_title(f"dist-train warm parent node={settings.node} run={settings.run.path}")
+        importlib.import_module(_FIRST_OF_RANKS)
+
+    return StartMethod(WarmParent.start(os.environ, prepare), None)
 
 
 def import_for_ranks(kind: str) -> None:

@@ -26,6 +26,8 @@ from typing import NoReturn
 
 import dist_train
 from dist_train import env
+from dist_train.agent.warm_parent.hiding_files import forget_hidden_modules, hint_for_hidden_module
+from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.cpu_binding import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
@@ -33,19 +35,25 @@ from dist_train.agent.workers.script_pieces import script_pieces
 from dist_train.agent.workers.signals.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.signals.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
-from dist_train.errors import DistTrainError, ExitCode
+from dist_train.errors import DistTrainError, ExitCode, forget_interrupt
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.rundir import RunDir
 from dist_train.rundir.times.clock_file import clock_path
 from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, span_clock, start_clock
 
+_OUR_PROGRAM = "dist_train.entrypoint"
 _OUR_FOLDER = str(Path(dist_train.__file__).resolve().parent)
 
 
-def main(argv: list[str]) -> NoReturn:
-    """Run one rank; leaves by SystemExit."""
+def main(argv: list[str], shared: SharedModules | None = None) -> NoReturn:
+    """Run one rank; leaves by SystemExit.
+
+    Args:
+        argv: pid of its agent, kind and value of the target, arguments of the target.
+        shared: what a forked rank shares with its parent.
+    """
     # Before anything registers an exit function, so that its own runs after all others.
-    leaving = InterpreterExit.watch(os.environ)
+    leaving = InterpreterExit.watch(os.environ, shared)
     end_with_parent(int(argv[0]), signal.SIGKILL)
     _start_clock(os.environ)
     # A command that a shell starts with `&` inherits SIGINT as ignored, and Python leaves it so; but as
@@ -69,6 +77,7 @@ def main(argv: list[str]) -> NoReturn:
     code = _run(kind, value, args)
     span_clock().switch(STOPPING if code in (0, ExitCode.PREEMPTED) else IDLE)
     leaving.script_ended(code)
+    forget_interrupt()
     sys.exit(code)
 
 
@@ -138,6 +147,8 @@ def _check_last_steps() -> None:
 def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
     sys.argv = [name, *args]
     sys.path.insert(0, os.getcwd())
+    if name != _OUR_PROGRAM:
+        forget_hidden_modules(Path.cwd())
     # As `python -m` does it; run_module() would drop the module's globals when it returns.
     _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
     sys.argv[0] = spec.origin
@@ -147,7 +158,9 @@ def _run_module(module: ModuleType, name: str, args: list[str]) -> None:
 
 def _run_script(module: ModuleType, path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    folder = Path(path).resolve().parent
+    sys.path.insert(0, str(folder))
+    forget_hidden_modules(folder)
     loader = SourceFileLoader("__main__", path)
     named = {"__file__": path, "__loader__": loader, "__cached__": None, "__annotations__": {}}
     module.__dict__.update(named, __builtins__=builtins)
@@ -187,7 +200,7 @@ def _report(error: BaseException) -> None:
 def _hint(error: BaseException) -> str | None:
     from dist_train.agent.failures.error_hints import hint_for
 
-    return hint_for(error)
+    return hint_for_hidden_module(error) or hint_for(error)
 
 
 def _print_traceback(error: BaseException) -> None:

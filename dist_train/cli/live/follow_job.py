@@ -11,10 +11,18 @@ from dist_train.cli.live.live_view import shown
 from dist_train.cli.run.find_run import open_found, short_name_of
 from dist_train.errors import ExitCode
 from dist_train.jobs.launcher import Detached, JobHandle, Launcher
+from dist_train.jobs.run_state import lease_state
 from dist_train.rundir import RunDir
 from dist_train.rundir.failure import read_failure
 from dist_train.rundir.outcome_text import render_failure, render_result
 from dist_train.rundir.result import read_result
+
+# What is said of a run whose records are elsewhere.
+_STOPS: dict[int, str] = {
+    ExitCode.CANCELLED: "cancelled",
+    ExitCode.PREEMPTED: "stopped",
+    ExitCode.INTERRUPTED: "stopped",
+}
 
 
 def follow(launcher: Launcher, handle: JobHandle, run_dir: Path, progress: Progress = "plain") -> int:
@@ -52,17 +60,23 @@ def report_end(run: RunDir, code: int, failed_now: bool) -> None:
         if result is not None:
             click.echo(render_result(run.path, result))
         return
-    if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED, ExitCode.CANCELLED):
-        word = {ExitCode.PREEMPTED: "saved and stopped", ExitCode.CANCELLED: "cancelled"}.get(
-            ExitCode(code), "stopped"
-        )
-        click.echo(f"[dist-train] {word}; go on with: dist-train resume {run.path}", err=True)
+    how = _stop_text(run, code)
+    if how is not None:
+        click.echo(f"[dist-train] {how}; go on with: dist-train resume {run.path}", err=True)
         return
     failure = read_failure(run) if failed_now else None
     if failure is not None:
         click.echo(render_failure(failure, code), err=True)
     else:
         click.echo(f"[dist-train] ended with exit code {code}; logs: {run.logs}", err=True)
+
+
+def _stop_text(run: RunDir, code: int) -> str | None:
+    """How a run was stopped and what it saved, by its records where they are here; None where it was not."""
+    ended = lease_state(run)
+    if ended.phase == "stopped" and ended.exit_code == code and ended.detail:
+        return ended.detail
+    return _STOPS.get(code)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

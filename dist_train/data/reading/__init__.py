@@ -1,5 +1,6 @@
 """Read the samples of a batch, in the rank or in its loader workers.
 
+make_torch_loader     the TorchLoader of a data set, by the options of dt.loader
 torch_loader          the torch DataLoader behind a loader; workers kept between epochs
 loader_workers        end loader workers with the iteration and with the process
 dataset_changes       notice that a data set was changed since its workers started

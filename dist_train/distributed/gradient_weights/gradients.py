@@ -49,6 +49,8 @@ class Gradients:
         self._task = -1
         self._weight = 1.0
         self._on_step: Any = None
+        # Some module's gradients may be scaled now.
+        self._installed = False
         batch_weight.listen(self._shares_changed)
 
     def track(self, module: nn.Module) -> None:
@@ -166,6 +168,9 @@ class Gradients:
         self._install(any(share.local * size != share.total for share in self._batch_weight.candidates()))
 
     def _install(self, needed: bool) -> None:
+        if not (needed or self._installed):
+            return  # as in nearly every step
+        self._installed = needed
         for module in self._modules.values():
             if needed:
                 module.install()
@@ -175,15 +180,15 @@ class Gradients:
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._batch_weight.step_seen()
         mark_stepped(optimizer)
-        if optimizer not in self._of_optimizer:
+        own = self._of_optimizer.get(optimizer)
+        if own is None:
             stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._of_optimizer[optimizer] = [
+            own = self._of_optimizer[optimizer] = [
                 module
                 for module in self._modules.values()
                 if any(id(p) in stepped for p in module.parameters)
             ]
-        for module in self._of_optimizer[optimizer]:
+        for module in own:
             module.forget()
         if self._exchange_check is not None:
-            own = self._of_optimizer[optimizer]
             self._exchange_check.stepped(optimizer, self._modules.values(), own)

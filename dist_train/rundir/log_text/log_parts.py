@@ -1,4 +1,4 @@
-"""The files of a rank's log: `rank-<r>.log`, and of a long log its further parts `rank-<r>.<n>.log`."""
+"""The files of a log: `NAME.log` (`rank-<r>.log`), and of a long log its further parts `NAME.<n>.log`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,15 @@ def parse_log_limit(text: str) -> int:
     return limit
 
 
-def part_path(folder: Path, rank: int, part: int) -> Path:
-    """Where a part of a rank's log is; the first is 0."""
-    return folder / (f"rank-{rank}.{part}.log" if part else f"rank-{rank}.log")
+def part_path(folder: Path, name: str, part: int) -> Path:
+    """Where a part of a log is; the first is 0."""
+    return folder / (f"{name}.{part}.log" if part else f"{name}.log")
+
+
+def newest_part(folder: Path, name: str) -> int:
+    """The number of the newest part that is there; 0 where there is none."""
+    found = (path.name[len(name) + 1 :].removesuffix(".log") for path in folder.glob(f"{name}.*.log"))
+    return max((int(number) for number in found if number.isdecimal()), default=0)
 
 
 def find_parts(folder: Path) -> dict[int, list[int]]:

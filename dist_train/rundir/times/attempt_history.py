@@ -98,7 +98,8 @@ def _changed(attempt: AttemptHistory, event: Mapping[str, Any], at: float) -> At
         case "preempted":
             return replace(attempt, end="stopped", ended_at=at)
         case "finished":
-            return replace(attempt, end=_ENDS.get(event.get("exit_code", 0), "failed"), ended_at=at)
+            end = "stopped" if event.get("stopped") else _ENDS.get(event.get("exit_code", 0), "failed")
+            return replace(attempt, end=end, ended_at=at)
     return attempt
 
 

@@ -35,6 +35,9 @@ def check_callback(factory: Callable[[], Callback], timeout_s: float = 90.0) -> 
     Args:
         factory: makes the callback, with arguments that let it act within 12 steps.
     """
+    import torch._dynamo  # noqa: F401 -- DDP imports it: once here, not once in every rank
+
+    import dist_train.trainer.run_training  # noqa: F401 -- likewise
     from dist_train.trainer.callback import Callback
 
     callback = factory()

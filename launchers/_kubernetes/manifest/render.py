@@ -80,4 +80,6 @@ def from_yaml(content: bytes) -> list[dict[str, Any]]:
     """Read the objects of a plan; the inverse of `to_yaml`."""
     import yaml
 
-    return [document for document in yaml.safe_load_all(content.decode()) if document is not None]
+    # The C parser, where PyYAML was built with it, takes an eighth of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [document for document in yaml.load_all(content.decode(), loader) if document is not None]

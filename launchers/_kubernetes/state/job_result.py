@@ -46,7 +46,7 @@ def final_state(job: Job, job_object: JobObject, pods: Iterable[Pod], verdict: V
     code = _exit_code(job_object, root_cause, verdict)
     parts = [_END_TEXTS.get(job_object.reason, _join(job_object.reason, job_object.message))]
     if code == ExitCode.PREEMPTED:
-        parts.append("saved, and not started again")
+        parts.append("not started again")
     if verdict is not None and (verdict.code == code or root_cause is None):
         parts.append(verdict.text)
     elif root_cause is not None:
@@ -55,7 +55,7 @@ def final_state(job: Job, job_object: JobObject, pods: Iterable[Pod], verdict: V
         parts.append(job_object.message)
     elif parts[0] == _DEADLINE:
         parts.append("its pods and their termination messages are gone: what it saved is on the run volume")
-    stopped = code in (ExitCode.PREEMPTED, ExitCode.CANCELLED)
+    stopped = code in (ExitCode.PREEMPTED, ExitCode.CANCELLED) or (verdict is not None and verdict.stopped)
     command = () if verdict is not None else (job.kubectl(f"describe {job.api_kind.full_name} {job.name}"),)
     return JobState("stopped" if stopped else "failed", _SOURCE, _join(*parts), code, next=command)
 
@@ -74,7 +74,7 @@ def state_of_removed_job(verdict: Verdict | None) -> JobState:
     if verdict is not None and verdict.code == ExitCode.OK:
         return JobState("done", _SOURCE, "", 0)
     if verdict is not None and verdict.code not in SECONDARY_CODES:
-        return JobState("failed", _SOURCE, verdict.text, verdict.code)
+        return JobState("stopped" if verdict.stopped else "failed", _SOURCE, verdict.text, verdict.code)
     why = "the cluster has nothing of it any more: deleted by hand, or removed after its end (--ttl)"
     where = "how it ended is recorded on the run volume" if verdict is None else verdict.text
     return JobState("stopped", _SOURCE, _join(why, where))

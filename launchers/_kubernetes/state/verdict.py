@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,11 @@ class Verdict:
     step: int | None = None
     failure: Failure | None = None
     result: dict[str, Any] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal on request has ended a script that does not read the stop flag."""
+        return self.failure is None and self.code == 128 + signal.SIGTERM
 
     @property
     def text(self) -> str:

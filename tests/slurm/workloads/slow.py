@@ -7,6 +7,7 @@ times a second, whether it and the loader's workers are alive and whether a stop
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -23,6 +24,9 @@ from dist_train.datasets.digits import Digits
 from dist_train.models.convnet import ConvNet
 
 convnet = ConvNet
+# Set before multiprocessing's own exit function ends the daemonic process.
+_ends = threading.Event()
+atexit.register(_ends.set)
 
 
 class SlowDigits(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -65,6 +69,8 @@ def _witness(folder: Path) -> None:
         while True:
             stop = Path(os.environ["DIST_TRAIN_STOP_FILE"]).read_bytes()[0]
             line = {"stop": stop, "spawned": child.is_alive(), "workers": _workers(me)}
+            if _ends.is_set():
+                return
             file.write(json.dumps(line) + "\n")
             file.flush()
             time.sleep(0.02)

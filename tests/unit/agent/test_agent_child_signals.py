@@ -181,7 +181,7 @@ def test_a_rank_ends_its_loader_worker_by_sigterm(tmp_path: Path, step_signals: 
 
 
 def test_a_signal_to_all_processes_ends_neither_a_rank_nor_its_loader_worker(tmp_path: Path) -> None:
-    assert output_of(begin(tmp_path, LOADER, "stranger")) == "[0, 1]\n"
+    assert run_forked(tmp_path, LOADER, "stranger") == (0, "[0, 1]\n")
 
 
 @EVERYWHERE

@@ -18,6 +18,10 @@ from dist_train.agent.failures.classify_failure import (
     is_peer_symptom,
 )
 
+ABORTED = "killed by signal 6 (SIGABRT)"
+KILLED = "killed by signal 9 (SIGKILL) (often the kernel's out-of-memory killer: see `dmesg`)"
+LOST_PEER = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1"
+
 
 @pytest.mark.parametrize(
     ("exception", "message", "secondary"),
@@ -54,6 +58,14 @@ def test_errors_that_only_mean_that_another_rank_is_gone(
     [
         (RankExit(3), ("exit", "exited with code 3"), 3),
         (RankExit(-15), ("signal", "killed by signal 15 (SIGTERM)"), 143),
+        (RankExit(-6, aborted="  what():  x > 1"), ("signal", "killed by signal 6 (SIGABRT): x > 1"), 134),
+        (RankExit(-9, aborted="  what():  x"), ("signal", KILLED), 137),
+        (RankExit(-6, aborted=f"  what():  {LOST_PEER}"), ("victim", f"{ABORTED}: {LOST_PEER}"), 134),
+        (
+            RankExit(-6, aborted=f"  what():  {LOST_PEER}", has_peers=False),
+            ("signal", f"{ABORTED}: {LOST_PEER}"),
+            134,
+        ),
         (RankExit(1, "ValueError", "bad"), ("exception", "ValueError: bad"), 1),
         (RankExit(1, "DistNetworkError", "x"), ("victim", "DistNetworkError: x"), 1),
         (RankExit(1, log_tail=("Broken pipe",)), ("exit", "exited with code 1"), 1),

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import mmap
 import re
-import subprocess
-import sys
+import resource
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -202,22 +203,20 @@ def test_errors_by_their_text(monkeypatch: pytest.MonkeyPatch, situation: str, t
         "mmap.mmap(-1, 8 << 30)",
     ],
 )
-def test_a_process_with_a_limit_of_its_own_gets_it_in_the_hint(situation: str) -> None:
+def test_a_process_with_a_limit_of_its_own_gets_it_in_the_hint(ranks: Any, situation: str) -> None:
     """A real RLIMIT_AS in a process of its own."""
-    code = f"""
-import mmap, resource, numpy, torch
-from dist_train.agent.failures.error_hints import hint_for
-resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
-try:
-    {situation}
-except BaseException as error:
-    print(type(error).__name__, hint_for(error))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "no memory left on the CPU (" in done.stdout, done
-    assert "`ulimit -v` allows this process 6.0 GiB" in done.stdout, done
+
+    def hint_of(_: str) -> str | None:
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+        try:
+            eval(situation, {"mmap": mmap, "numpy": numpy, "torch": torch})
+        except BaseException as error:
+            return hint_for(error)
+        return "nothing was raised"
+
+    [hint] = ranks(1, hint_of)
+    assert "no memory left on the CPU (" in str(hint)
+    assert "`ulimit -v` allows this process 6.0 GiB" in str(hint)
 
 
 def test_the_cause_of_an_error_is_searched_too() -> None:

@@ -57,7 +57,11 @@ def test_a_long_message_is_reported_by_head_and_tail(tmp_path: Path) -> None:
     for text in (failure.message, failure.traceback or "", failure.hint or ""):
         assert "could not load" in text
         assert text.endswith("(the real reason)")
-        assert "characters left out" in text
+        assert f"characters left out: all are in {tmp_path / 'error.json'}] …" in text
+    assert "characters left out] …" in failure.log_tail[0]  # the report names the log
+    # What a terminal shows of it: 50 full lines of the message, and a part of the last lines.
+    assert len(failure.message) < 4_200
+    assert len(failure.log_tail[0]) < 600
     assert len(encode(NodeFailed(0, [failure.to_record()], 0))) < 100_000
 
 
@@ -69,6 +73,17 @@ def test_a_peers_end_within_a_long_message_is_still_recognised(tmp_path: Path) -
         Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2, "memory_option": ""})
     )
     assert failure_of(rank, settings, START, None, MemoryWatch()).cls == "victim"
+
+
+def test_a_long_last_word_of_a_rank_without_an_exception_is_in_its_log(tmp_path: Path) -> None:
+    rank = ended_rank(tmp_path)
+    rank.error_file.unlink()
+    rank.returncode, rank.abort_line = -6, f"  what():  {LONG}"
+    settings = cast(
+        Settings, type("Here", (), {"node": 0, "host": "h", "world_size": 2, "memory_option": ""})
+    )
+    failure = failure_of(rank, settings, START, None, MemoryWatch())
+    assert f"characters left out: all are in {rank.log.path}] …" in failure.message
 
 
 class Recorded:

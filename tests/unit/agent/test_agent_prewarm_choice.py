@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +54,6 @@ def test_a_local_launch_on_the_cpu_begins_the_import(line: str) -> None:
         "",
         "--help",
         "status",
-        "resume r",
         "launch --help",
         "launch -h",
         "launch train.yaml --help",
@@ -190,3 +191,61 @@ def test_ctrl_c_while_it_begins_ends_the_command_as_later(monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as left:
         main(["launch", "train.py"])
     assert left.value.code == 130
+
+
+def record(
+    folder: Path, kind: str = "script", device: str = "cpu", launcher: str = "local", **spec: object
+) -> Path:
+    """The record of a run, as launch writes it."""
+    folder.mkdir(parents=True)
+    target = {"kind": kind, "value": "train.py", "args": [], "folder": "/"}
+    job = {"target": target, "device": device, "threads_per_rank": 3, "env": [], **spec}
+    (folder / "job.json").write_text(json.dumps({"launcher": launcher, "handle": "local:1", "spec": job}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", ["a", "--nodes 2 a", "runs/a", "--profile=none a", "", "@last", "--nodes 2"]
+)
+def test_a_resume_of_a_local_run_begins_the_import_that_its_record_asks_for(
+    tmp_path: Path, words: str
+) -> None:
+    record(tmp_path / "runs" / "a", kind="config")
+    assert chosen(f"resume {words}") == EarlyImport(3, True)
+
+
+def test_of_several_runs_the_named_one_counts_and_else_the_newest(tmp_path: Path) -> None:
+    record(tmp_path / "runs" / "a", kind="config")
+    record(tmp_path / "runs" / "b", kind="script")
+    os.utime(tmp_path / "runs" / "a" / "job.json", (1, 1))
+    assert chosen("resume a") == EarlyImport(3, True)
+    assert chosen("resume") == EarlyImport(3, False)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"launcher": "slurm"},
+        {"device": "cuda"},
+        {"env": [["DIST_TRAIN_START_METHOD", "spawn"]]},
+        {"threads_per_rank": "many"},
+        {"target": None},
+    ],
+)
+def test_a_resume_of_which_no_agent_starts_here_or_not_so_begins_nothing(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    record(tmp_path / "runs" / "a", **spec)
+    assert chosen("resume a") is None
+
+
+def test_a_resume_that_starts_nothing_begins_nothing(tmp_path: Path) -> None:
+    assert chosen("resume") is None
+    done = record(tmp_path / "runs" / "a")
+    for words in ("--dry-run a", "--detach a", "a --help"):
+        assert chosen(f"resume {words}") is None
+    assert chosen("resume a", LD_PRELOAD="x.so") is None
+    (done / "result.json").touch()
+    assert chosen("resume a") is None
+    (done / "job.json").write_text("[")
+    assert chosen("resume a") is None

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dist_train.agent.workers import rank_log
 from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.jobs.log_files import follow_logs
 from dist_train.rundir import RunDir
+from dist_train.rundir.log_text import bounded_log
 from dist_train.rundir.log_text.log_parts import find_parts
 
 LINE = b"%07d\n"
@@ -121,8 +121,8 @@ def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_log_goes_on(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     write(logs[0], 0, 1000)
-    monkeypatch.setattr(rank_log, "_require_space", require_space)
-    monkeypatch.setattr(rank_log, "_FLUSH_S", 0.0)
+    monkeypatch.setattr(bounded_log, "_require_space", require_space)
+    monkeypatch.setattr(bounded_log, "_FLUSH_S", 0.0)
     full = False
     write(logs[0], 1000, 1000)
     full = True

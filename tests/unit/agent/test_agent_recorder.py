@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from dist_train.agent.coordination.messages import Verdict
 from dist_train.agent.platform.choose_platform import platform_of
 from dist_train.agent.records import recorder as recorder_module
 from dist_train.agent.records.recorder import RunRecorder
+from dist_train.jobs.run_state import lease_state
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.failure import Failure, read_failure
@@ -305,3 +307,41 @@ def wait_until(ready: Callable[[], bool], within_s: float = 20) -> None:
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def stopped(run: RunDir) -> str:
+    made = begun(run)
+    decision = made.decide_stop()
+    made.ended(Verdict("exit", decision.exit_code, decision.why), None)
+    return str([*read_events(run, "preempted")][-1]["why"])
+
+
+def test_a_stop_says_what_was_saved(run: RunDir) -> None:
+    assert stopped(run) == "stopped; no checkpoint was saved"
+    commit(run, 7)
+    assert stopped(run) == "stopped; the newest checkpoint is of step 7"
+
+
+def test_a_stop_says_at_which_step_where_the_trainer_has_recorded_it(run: RunDir) -> None:
+    text = "stopped at step 57 as asked, and saved"
+    record = {"exception": "Preempted", "text": f"{text}\n  hint:  run it again"}
+    made = begun(run)
+    (run.attempts / "0" / "error-rank-0.json").write_text(json.dumps(record))
+    assert made.decide_stop().why == text
+
+
+def test_a_stop_before_the_first_attempt_saved_nothing(run: RunDir) -> None:
+    assert recorder(run).decide_stop().why == "stopped before an attempt had begun"
+
+
+@pytest.mark.parametrize("code", [77, 130, 143])
+def test_the_end_of_a_script_that_was_stopped_on_request_is_a_stop(run: RunDir, code: int) -> None:
+    begun(run).ended(Verdict("exit", code, "stopped; the script …"), None)
+    assert [event["stopped"] for event in read_events(run, "finished")] == [True]
+    assert lease_state(run).phase == "stopped"
+    assert lease_state(run).detail == "stopped; the script …; no checkpoint was saved"
+
+
+def test_a_rank_that_a_signal_of_somebody_else_ended_has_failed(run: RunDir) -> None:
+    end(run, 143, own(143))
+    assert lease_state(run).phase == "failed"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,7 +15,6 @@ from dist_train.agent.warm_parent.spawn_reason import (
     is_expected,
     reason_after_import,
     reason_before_import,
-    shadowing_file,
 )
 from dist_train.prewarm.early_variables import early_variables, first_difference, named_in
 
@@ -91,28 +89,14 @@ def test_other_variables_of_a_script_do_not_count() -> None:
     assert named_in('os.environ["CUDA_VISIBLE_DEVICES"] = "0"; os.environ["MASTER_ADDR"]') is None
 
 
-@pytest.mark.parametrize("name", ["typing_extensions.py", "sympy"])
-def test_a_file_beside_the_script_that_would_be_imported_instead(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = ModuleType(name.removesuffix(".py"))
-    module.__file__ = f"/elsewhere/{name}"
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    if name.endswith(".py"):
-        (tmp_path / name).touch()
-    else:
-        (tmp_path / name).mkdir()
-        assert shadowing_file(tmp_path) is None  # a folder without __init__.py comes last
-        (tmp_path / name / "__init__.py").touch()
-    assert shadowing_file(tmp_path) == name
-    module.__file__ = str(tmp_path / name)
-    assert shadowing_file(tmp_path) is None
-
-
-def test_files_that_no_import_finds_do_not_count(tmp_path: Path) -> None:
-    for name in ("json.txt", "json", "sys.py", "my_data.py"):
-        (tmp_path / name).touch()
-    assert shadowing_file(tmp_path) is None
+def test_a_file_beside_the_script_or_config_that_hides_a_module(tmp_path: Path) -> None:
+    (tmp_path / "json.py").touch()
+    asked = agent_settings(tmp_path, value=str(script(tmp_path)))
+    assert f"json.py in {tmp_path} hides the module" in (reason_after_import(asked) or "")
+    config = replace(asked, kind="config", folder=str(tmp_path))
+    assert f"json.py in {tmp_path} has the name of a module that dist-train" in (
+        reason_after_import(config) or ""
+    )
 
 
 def test_a_module_that_has_been_imported_already(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Container
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,12 +30,13 @@ print("last line")
 
 
 def _run(
-    tmp_path: Path, last: str, n: int = 2, new_interpreters: bool = False
+    tmp_path: Path, last: str, n: int = 2, new_interpreters: Container[int] = ()
 ) -> tuple[list[int], list[str], float]:
     """Exit code and output of each rank, and the seconds.
 
     Args:
-        new_interpreters: start them as a user does, else as forks of a process that has imported torch.
+        new_interpreters: ranks that are started as a user does, the others as forks of a process that has
+            imported torch.
     """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(last=last))
@@ -47,7 +49,7 @@ def _run(
             subprocess.Popen(
                 [sys.executable, *words], env=_environ(rank, n), stdout=file, stderr=subprocess.STDOUT
             )
-            if new_interpreters or os.environ.get(COLD) == "1"
+            if rank in new_interpreters or os.environ.get(COLD) == "1"
             else command_server().start_script(
                 words, str(tmp_path), _environ(rank, n), file.fileno(), file.fileno()
             )
@@ -67,7 +69,7 @@ def _environ(rank: int, n: int) -> dict[str, str]:
 
 
 def test_a_script_that_never_closes_its_run_exits_cleanly(tmp_path: Path) -> None:
-    codes, texts, _ = _run(tmp_path, "", new_interpreters=True)
+    codes, texts, _ = _run(tmp_path, "", new_interpreters=[0])
     assert (codes, texts) == ([0, 0], ["last line\n"] * 2)
     assert not (tmp_path / "meeting").exists()
 

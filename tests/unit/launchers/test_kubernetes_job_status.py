@@ -10,6 +10,7 @@ from kubernetes_bodies import Body, ended, event, job, pod, running, verdict
 from kubernetes_stand_ins import EVENTS, JOBS, PODS, Api
 from kubernetes_statuses import DIGITS, FAILED, seen, waiting
 
+from dist_train.rundir.failure import Failure
 from launchers._kubernetes.api.cluster import Cluster
 from launchers._kubernetes.state.job_object import read_job_object
 from launchers._kubernetes.state.job_snapshot import JobSnapshot, take_snapshot
@@ -205,7 +206,14 @@ class TestEnded:
         found = ended("a", 0, 75, verdict(75, "saved", step=12))
         found = seen(job(condition=limit), gone=(found,)).state
         assert (found.phase, found.exit_code) == ("stopped", 75)
-        assert found.detail == "its time limit ended it; saved, and not started again; saved; step 12"
+        assert found.detail == "its time limit ended it; not started again; saved; step 12"
+
+    def test_a_script_that_sigterm_ended_is_stopped_where_that_was_asked_for(self) -> None:
+        asked = seen(job(condition=FAILED), ended("a", 0, 143, verdict(143, "stopped; the script")))
+        assert (asked.state.phase, asked.state.exit_code) == ("stopped", 143)
+        of_rank = Failure(source="rank", cls="signal", rank=0, exit_code=143, message="SIGTERM").to_record()
+        failed = seen(job(condition=FAILED), ended("a", 0, 143, verdict(143, "x", failure=of_rank)))
+        assert (failed.state.phase, failed.state.exit_code) == ("failed", 143)
 
     def test_a_time_limit_without_a_verdict(self) -> None:
         found = seen(job(condition={"type": "Failed", "reason": "DeadlineExceeded"})).state

@@ -156,7 +156,7 @@ def test_the_exit_code(
     [
         ("OUT_OF_MEMORY", None, "ask for more with --mem"),
         ("TIMEOUT", None, "its time limit ended it"),
-        ("FAILED", "75", "saved, and not requeued"),
+        ("FAILED", "75", "not requeued"),
         ("FAILED", "79", "a node was lost, and the job was not requeued"),
         ("FAILED", "78 not shared by: n2", "not shared by: n2"),
     ],
@@ -165,6 +165,23 @@ def test_the_end_in_words(run: RunDir, state: str, written: str | None, words: s
     if written is not None:
         verdict(run, written)
     assert words in seen(run, state, exit_code="1:0").detail
+
+
+@pytest.mark.parametrize(("requested", "phase"), [({"stopped": True}, "stopped"), ({}, "failed")])
+def test_a_script_that_sigterm_ended_is_stopped_where_that_was_asked_for(
+    run: RunDir, requested: dict[str, bool], phase: str
+) -> None:
+    verdict(run, "143")
+    append_event(run, "finished", 0, exit_code=143, why="nothing was saved", **requested)
+    found = seen(run, "FAILED", exit_code="143:0")
+    assert (found.phase, found.exit_code) == (phase, 143)
+    assert (found.detail == "nothing was saved") == bool(requested)
+
+
+def test_a_stop_says_what_the_run_has_recorded_of_it(run: RunDir) -> None:
+    verdict(run, "75")
+    append_event(run, "preempted", 0, why="stopped; no checkpoint was saved")
+    assert seen(run, "FAILED", exit_code="75:0").detail == "stopped; no checkpoint was saved; not requeued"
 
 
 def test_no_output_file_means_that_the_run_directory_is_not_there(run: RunDir) -> None:

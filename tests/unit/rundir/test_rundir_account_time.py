@@ -258,6 +258,7 @@ def test_what_a_plain_script_lost_is_not_known() -> None:
     [
         (event("preempted", 20, 0, step=None), "stopping"),
         (event("finished", 20, 0, exit_code=77), "stopping"),
+        (event("finished", 20, 0, exit_code=143, stopped=True), "stopping"),
         (event("finished", 20, 0, exit_code=1), "idle"),
     ],
 )

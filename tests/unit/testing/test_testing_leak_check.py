@@ -109,6 +109,33 @@ def test_each_leak_fails_its_own_test_and_is_named(tmp_path: Path, workers: tupl
     assert not any(pid_is_alive(pid) for pid in pids)
 
 
+FOLDERS = textwrap.dedent("""
+    import os
+    from pathlib import Path
+
+    def test_untouched():
+        Path(os.environ["NOTES"], "first").write_text(os.getcwd())
+
+    def test_has_a_cache():
+        assert os.getcwd() == Path(os.environ["NOTES"], "first").read_text()
+        Path("__pycache__").mkdir()
+
+    def test_is_empty():
+        assert os.listdir() == []
+        os.chmod(".", 0o755)
+
+    def test_has_its_rights():
+        assert os.stat(".").st_mode & 0o777 == 0o700
+        Path(os.environ["NOTES"], "last").write_text(os.getcwd())
+    """)
+
+
+def test_a_folder_is_the_next_tests_too_only_where_it_is_as_it_was_made(tmp_path: Path) -> None:
+    code, said = run_pytest(tmp_path, FOLDERS, NOTES=str(tmp_path))
+    assert code == 0, said
+    assert not any(Path((tmp_path / name).read_text()).exists() for name in ("first", "last"))
+
+
 NEEDS = textwrap.dedent("""
     from dist_train.testing.plugin import require
 
