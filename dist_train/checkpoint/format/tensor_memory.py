@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
-from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.large_regions import LARGE_BYTES, LargeRegions, pieces_of, tensor_in
+from dist_train.checkpoint.format.large_pages import advise_large_pages
 from dist_train.checkpoint.format.tensor_bytes import new_tensor
 
 # Fill this view with the next bytes of the file.
 ReadInto = Callable[[memoryview], None]
+Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 class TensorMemory(Protocol):
-    """Takes the tensors of one checkpoint, one after the other."""
+    """Takes the tensors of one checkpoint, file after file."""
 
-    def prepare(self, sizes: Sequence[int], threads: HashThreads) -> None:
-        """Expect the tensors of one file: their sizes in bytes, in order. `threads` are free to help."""
-
-    def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
-        """Return a tensor whose bytes `read_into` has given."""
+    def fill(self, kinds: Sequence[Kind], read_into: ReadInto) -> list[torch.Tensor]:
+        """Return tensors of these dtypes and shapes, whose bytes `read_into` gives in this order."""
 
 
 class OwnMemory:
     """Memory of this process: each tensor is allocated by itself."""
 
-    def __init__(self) -> None:
-        self._regions = LargeRegions((), HashThreads())
-
-    def prepare(self, sizes: Sequence[int], threads: HashThreads) -> None:
-        """Reserve regions for the large tensors of one file."""
-        self._regions = LargeRegions(sizes, threads)
-
-    def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
-        """Return a new tensor whose bytes `read_into` has given."""
-        count = dtype.itemsize * math.prod(shape)
-        region = self._regions.take() if count >= LARGE_BYTES else None
-        if region is None:
-            tensor, view = new_tensor(shape, dtype)
+    def fill(self, kinds: Sequence[Kind], read_into: ReadInto) -> list[torch.Tensor]:
+        """Return new tensors whose bytes `read_into` gives."""
+        made = [new_tensor(shape, dtype) for dtype, shape in kinds]
+        tensors = [tensor for tensor, _view in made]
+        advise_large_pages(tensors)
+        for _tensor, view in made:
             read_into(view)
-            return tensor
-        for piece in pieces_of(memoryview(region)[:count]):
-            self._regions.begin_ahead(len(piece))
-            read_into(piece)
-        return tensor_in(region, dtype, shape)
+        return tensors

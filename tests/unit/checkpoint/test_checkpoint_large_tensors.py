@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import copy
 import io
-import mmap
+import itertools
 import os
+import pickle
 import re
+import threading
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dist_train.checkpoint.format import large_regions
-from dist_train.checkpoint.format.byte_stream import Write
-from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
-from dist_train.checkpoint.format.large_regions import LARGE_BYTES, LargeRegions
+from dist_train.checkpoint.format import hash_threads as threads_module
+from dist_train.checkpoint.format.byte_stream import Write, read_at_of
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.hash_threads import hash_threads
+from dist_train.checkpoint.format.large_pages import LARGE_BYTES
 from dist_train.checkpoint.format.tensor_bytes import view_bytes
 from dist_train.checkpoint.format.tensor_file import TensorFile, read_tensors
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
+from dist_train.checkpoint.store.file import FileStream
 
 MEGA = 1 << 20
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux about its memory")
@@ -61,6 +69,13 @@ def _mapped(address: int) -> str:
     return ""
 
 
+def _flags(tensor: torch.Tensor) -> list[str]:
+    """The flags of the mapping in which most of a tensor lies."""
+    found = re.search(r"VmFlags:(.*)", _mapped(tensor.data_ptr() + tensor.nbytes // 2))
+    assert found is not None
+    return found[1].split()
+
+
 def _large(amount: int = 3, count: int = 3 * MEGA + 12_345) -> dict[str, torch.Tensor]:
     return _through_a_file({f"t{number}": _random(count) for number in range(amount)})
 
@@ -91,20 +106,16 @@ def test_every_size_and_type_has_its_bits(data_bytes: int) -> None:
         assert view_bytes(read[name]) == view_bytes(tensor), name
 
 
-@needs_linux
 @needs_large_pages
-def test_large_tensors_lie_side_by_side_in_large_pages() -> None:
-    read = _large()
-    blocks = {_mapped(tensor.data_ptr()) for tensor in read.values()}
-    assert len(blocks) == 1
-    flags = re.search(r"VmFlags:(.*)", blocks.pop())
-    assert flags is not None
-    assert "hg" in flags[1].split()
+def test_large_tensors_lie_in_large_pages() -> None:
+    large, small = _through_a_file({"large": _random(40 * MEGA), "small": _random(1000)}).values()
+    assert "hg" in _flags(large)
+    assert "hg" not in _flags(small)
 
 
 @needs_linux
 def test_the_memory_of_one_tensor_goes_back_while_its_neighbours_stay() -> None:
-    read = _large()
+    read = _large(3, 40 * MEGA)  # the allocator maps each by itself
     kept = {name: tensor.clone() for name, tensor in read.items()}
     address = read["t1"].data_ptr()
     assert _mapped(address)
@@ -121,12 +132,30 @@ def test_a_loaded_tensor_is_like_one_of_torch_s_own() -> None:
     assert tensor.storage_offset() == 0
     assert tensor.untyped_storage().nbytes() == tensor.nbytes
     assert torch.equal(copy.deepcopy(tensor), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(tensor)), expected)
+    assert np.array_equal(tensor.numpy(), expected.numpy())
     written = io.BytesIO()
     torch.save(tensor, written)
     assert written.tell() < tensor.nbytes + 64 * 1024
     written.seek(0)
     assert torch.equal(torch.load(written), expected)
+    assert torch.equal(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()), expected)
+    if torch.cuda.is_available():
+        assert torch.equal(tensor.pin_memory(), expected)
     assert torch.equal(tensor.share_memory_(), expected)
+
+
+def test_the_storage_of_a_loaded_tensor_can_be_resized() -> None:
+    tensor = _large(1)["t0"]
+    expected = tensor.clone()
+    storage, count = tensor.untyped_storage(), tensor.nbytes
+    assert storage.resizable()
+    storage.resize_(2 * count)
+    assert torch.equal(tensor, expected)
+    tensor.resize_(2 * count)
+    assert torch.equal(tensor[:count], expected)
+    storage.resize_(0)
+    assert storage.nbytes() == 0
 
 
 def test_a_forked_process_changes_its_own_copy() -> None:
@@ -141,55 +170,152 @@ def test_a_forked_process_changes_its_own_copy() -> None:
     assert torch.equal(tensor, expected)
 
 
-def test_where_no_memory_is_mapped_torch_s_allocator_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = {"a": _random(3 * MEGA), "b": _random(LARGE_BYTES)}
+class _File(io.FileIO):
+    """A file that is read at any place; keeps which bytes of it each thread has asked for."""
 
-    def refuses(*_: object, **__: object) -> mmap.mmap:
-        raise OSError(12, "Cannot allocate memory")
+    def __init__(
+        self, path: Path, hurt: Callable[[memoryview, int], int | None] = lambda _view, _start: None
+    ):
+        super().__init__(path)
+        self.asked: list[tuple[str, int, int]] = []
+        self.hurt = hurt
 
-    monkeypatch.setattr(large_regions.mmap, "mmap", refuses)
-    read = _through_a_file(tensors)
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fileno()).st_size
+
+    def read_at(self, view: memoryview, start: int) -> int:
+        time.sleep(0.002)  # as a disk: the other threads come to it, too
+        found = self.hurt(view, start)
+        if found is None:
+            found = os.preadv(self.fileno(), [view], start)
+        self.asked.append((threading.current_thread().name, start, found))
+        return found
+
+
+Written = tuple[Path, dict[str, torch.Tensor], list[str]]
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    monkeypatch.setattr(threads_module, "usable_cores", lambda: SimpleNamespace(amount=3))
+    tensors = {f"t{number}": _random(3 * MEGA + 12_345) for number in range(8)} | {"small": _random(100)}
+    path, raw = tmp_path / "file", bytearray()
+    write: Write = raw.extend  # type: ignore[assignment]
+    digests = TensorFile(tensors, {}).write(write)
+    path.write_bytes(raw)
+    return path, tensors, digests
+
+
+def _read(stream: _File, digests: list[str]) -> dict[str, torch.Tensor]:
+    with (
+        hash_threads(1 << 30) as threads,
+        VerifiedReader(stream, "file", stream.size, digests, threads=threads) as reader,
+    ):
+        return read_tensors(reader)[1]
+
+
+def test_several_threads_read_each_byte_once(written: Written) -> None:
+    path, tensors, digests = written
+    stream = _File(path)
+    read = _read(stream, digests)
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    assert len({thread for thread, _start, _count in stream.asked}) > 1
+    places = sorted((start, start + count) for _thread, start, count in stream.asked)
+    assert places[0][0] == 0
+    assert places[-1][1] == path.stat().st_size
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(places))
+
+
+def test_several_threads_check_a_file_without_memory_of_its_size(written: Written) -> None:
+    path, _tensors, digests = written
+    stream = _File(path)
+    with (
+        hash_threads(1 << 30) as threads,
+        VerifiedReader(stream, "file", stream.size, digests, threads=threads) as reader,
+    ):
+        tracemalloc.start()
+        reader.finish()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert sum(count for _thread, _start, count in stream.asked) == path.stat().st_size
+    assert peak < 4 * MEGA
+
+
+@pytest.mark.parametrize("block", [0, 7, 24])
+def test_a_bit_that_another_thread_reads_wrongly_is_found(written: Written, block: int) -> None:
+    path, _tensors, digests = written
+    bad = min(block * MEGA + 77, path.stat().st_size - 1)
+
+    def hurt(view: memoryview, start: int) -> int | None:
+        count = os.preadv(stream.fileno(), [view], start)
+        if start <= bad < start + count:
+            view[bad - start] ^= 4
+        return count
+
+    stream = _File(path, hurt)
+    with pytest.raises(DamagedCheckpoint, match=f"block {block} "):
+        _read(stream, digests)
+    assert stream.closed
+
+
+def test_short_reads_go_on_where_they_ended(written: Written) -> None:
+    path, tensors, digests = written
+    stream = _File(path, lambda view, start: os.preadv(stream.fileno(), [view[:100_001]], start))
+    read = _read(stream, digests)
     assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
 
 
-class _Recorder(HashThreads):
-    """Does what it is given at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 1
-
-    def start(self, work: Callable[[], object]) -> Callable[[], object]:  # type: ignore[override]
-        work()
-        return lambda: None
+def test_a_file_that_ends_while_it_is_read_is_named(written: Written) -> None:
+    path, _tensors, digests = written
+    stream = _File(path, lambda _view, start: 0 if start >= 9 * MEGA else None)
+    with pytest.raises(DamagedCheckpoint, match=r"file ends at byte \d+"):
+        _read(stream, digests)
 
 
-@needs_linux
-def test_memory_is_made_ready_ahead_of_what_is_read_and_not_all_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ready: list[int] = []
-    monkeypatch.setattr(large_regions, "_populate", lambda _region, _start, count: ready.append(count))
-    sizes = [5 * MEGA, 100, 70 * MEGA, 9 * MEGA]
-    regions = LargeRegions(sizes, _Recorder())
-    filled = 0
-    for size in (size for size in sizes if size >= LARGE_BYTES):
-        region = regions.take()
-        assert region is not None
-        assert len(region) == size
-        for piece in large_regions.pieces_of(memoryview(region)):
-            regions.begin_ahead(len(piece))
-            filled += len(piece)
-            assert filled <= sum(ready) <= filled + 40 * MEGA
-    assert sum(ready) == filled == 84 * MEGA
+def test_an_error_of_the_disk_in_another_thread_is_raised_here(written: Written) -> None:
+    path, _tensors, digests = written
+
+    def hurt(_view: memoryview, start: int) -> int | None:
+        if start >= 9 * MEGA:
+            raise OSError(5, "Input/output error")
+        return None
+
+    with pytest.raises(OSError, match="Input/output error"):
+        _read(_File(path, hurt), digests)
 
 
-@needs_linux
-def test_a_page_that_is_made_ready_is_no_fault_later() -> None:
-    region = large_regions._new_region(4 * MEGA)
-    assert region is not None
-    tensor = large_regions.tensor_in(region, torch.uint8, (4 * MEGA,))
-    large_regions._populate(region, MEGA, 2 * MEGA)
-    resident = re.search(r"Rss: +(\d+) kB", _mapped(tensor.data_ptr() + MEGA))
-    assert resident is not None
-    assert int(resident[1]) >= 2048
+def test_after_an_error_no_thread_reads_any_more(written: Written) -> None:
+    path, _tensors, digests = written
+    closed: list[bool] = []
+
+    def hurt(_view: memoryview, start: int) -> int | None:
+        closed.append(stream.closed)
+        if start >= 5 * MEGA:
+            raise OSError(5, "Input/output error")
+        return None
+
+    stream = _File(path, hurt)
+    with pytest.raises(OSError, match="Input/output error"):
+        _read(stream, digests)
+    count = len(closed)
+    time.sleep(0.1)
+    assert len(closed) == count
+    assert not any(closed)
+
+
+def test_a_stream_that_reads_in_its_own_way_is_read_in_its_own_way(tmp_path: Path) -> None:
+    class Reversed(FileStream):
+        def readinto(self, buffer: Any, /) -> int:
+            count = super().readinto(buffer)
+            buffer[:count] = bytes(buffer[:count])[::-1]
+            return count
+
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    with FileStream(path) as plain, Reversed(path) as other:
+        read_at, box = read_at_of(plain), bytearray(2)
+        assert read_at is not None
+        assert (read_at(memoryview(box), 1), bytes(box)) == (2, b"bc")
+        assert plain.read() == b"abc"
+        assert read_at_of(other) is None
