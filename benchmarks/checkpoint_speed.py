@@ -32,6 +32,7 @@ import torch.distributed.checkpoint as dcp
 from forked_case import Body, Measured, in_child
 from measurements import Aim, Row, interleaved, row, show
 
+from dist_train.checkpoint.format.tensor_bytes import view_bytes
 from dist_train.checkpoint.manager import CheckpointManager
 
 MEGA = 1 << 20
@@ -75,10 +76,7 @@ class State:
 
     def views(self) -> list[memoryview]:
         """The memory of every tensor."""
-        return [
-            memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-            for tensor in self.flat().values()
-        ]
+        return [view_bytes(tensor) for tensor in self.flat().values()]
 
     def touch(self) -> None:
         """Make all memory this process's own: what was forked is copied at its first change."""
@@ -280,7 +278,7 @@ class Loads:
 
         def body() -> None:
             made = [torch.empty_like(tensor) for tensor in tensors] if new else []
-            views = used or [memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for tensor in made]
+            views = used or [view_bytes(tensor) for tensor in made]
             with self.files["raw"].open("rb", buffering=0) as stream:
                 for view in views:
                     start = 0
