@@ -1,7 +1,10 @@
-"""Ask the kernel for large pages where large tensors are about to be read.
+"""Large pages of the kernel for large tensors that are about to be read.
 
 A page that is touched for the first time is a fault, and costs several times as much as the copy of its
-bytes: a GiB takes 262,144 faults in pages of 4 KiB, and 512 in pages of 2 MiB.
+bytes: a GiB takes 262,144 faults in pages of 4 KiB. Advice before the first touch (MADV_HUGEPAGE) comes too
+late for torch's own memory: the allocator has written before each tensor, and there the page is small. So the
+kernel is asked to make large pages of what is there (MADV_COLLAPSE, Linux 6.1), which for memory that is not
+touched yet is one clearing of it. The memory stays torch's own, to be resized, shared and freed.
 """
 
 from __future__ import annotations
@@ -9,35 +12,72 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 import torch
 
+PAGE_BYTES = 2 << 20
 # The memory of smaller tensors may be a part of what the allocator has handed out before.
 LARGE_BYTES = 256 << 10
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MADV_COLLAPSE = 25
 
 
-def advise_large_pages(tensors: Iterable[torch.Tensor]) -> None:
-    """Have the memory of large tensors come in large pages at its first touch, where the system has them.
+class LargePages:
+    """Large pages for tensors that lie side by side, over their borders too.
 
-    It stays torch's own memory, to be resized, shared and freed like any other. So a large page in which the
-    allocator has written already, before each tensor, comes in small ones: of a tensor of 8 MiB a quarter.
-    Give all tensors before any is filled: a large page comes only where all of it is mapped.
+    Args:
+        tensors: all that will be filled; what they hold is kept.
     """
-    madvise = _libc_madvise()
-    if madvise is None:
-        return
-    for tensor in tensors:
-        if tensor.nbytes >= LARGE_BYTES:
-            start = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
-            madvise(start, tensor.data_ptr() + tensor.nbytes - start, mmap.MADV_HUGEPAGE)
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        # Whatever the allocator has between two tensors belongs to them.
+        gap = 2 * mmap.PAGESIZE
+        spans: list[tuple[int, int]] = []
+        if _libc_madvise() is not None:
+            for start, end in sorted(_place(tensor) for tensor in tensors if tensor.nbytes >= LARGE_BYTES):
+                if spans and start - spans[-1][1] <= gap:
+                    start = spans.pop()[0]
+                spans.append((start, end))
+        self._spans = spans
+
+    def ranges(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """Return where the large pages that begin in a tensor start and end; all lie within the tensors."""
+        start, end = _place(tensor)
+        number = bisect_right(self._spans, (start, sys.maxsize)) - 1
+        if tensor.nbytes < LARGE_BYTES or number < 0:
+            return start, start
+        first = -(-start // PAGE_BYTES) * PAGE_BYTES
+        last = min(-(-end // PAGE_BYTES), self._spans[number][1] // PAGE_BYTES) * PAGE_BYTES
+        return first, max(first, last)
+
+    def prepare(self, tensor: torch.Tensor) -> None:
+        """Have the memory of one of the tensors in large pages, as far as the system gives any."""
+        madvise = _libc_madvise()
+        first, last = self.ranges(tensor)
+        if madvise is not None and first < last:
+            madvise(first, last - first, _MADV_COLLAPSE)  # where it fails, pages come at their first touch
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
 
 
 @cache
 def _libc_madvise() -> ctypes._NamedFuncPointer | None:
-    if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE"):
+    # MADV_COLLAPSE does not ask whether large pages are switched off.
+    if sys.platform != "linux" or "[never]" in _setting():
         return None
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return madvise
+
+
+def _setting() -> str:
+    try:
+        return _SETTING.read_text(encoding="ascii")
+    except OSError:
+        return "[never]"

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from dist_train.checkpoint.format.large_pages import advise_large_pages
+from dist_train.checkpoint.format.large_pages import LargePages
 from dist_train.checkpoint.format.tensor_bytes import new_tensor
 
 # Fill this view with the next bytes of the file.
@@ -29,7 +29,8 @@ class OwnMemory:
         """Return new tensors whose bytes `read_into` gives."""
         made = [new_tensor(shape, dtype) for dtype, shape in kinds]
         tensors = [tensor for tensor, _view in made]
-        advise_large_pages(tensors)
-        for _tensor, view in made:
+        pages = LargePages(tensors)
+        for tensor, view in made:
+            pages.prepare(tensor)
             read_into(view)
         return tensors
