@@ -4,7 +4,8 @@ A page that is touched for the first time is a fault, and costs several times as
 bytes: a GiB takes 262,144 faults in pages of 4 KiB. Advice before the first touch (MADV_HUGEPAGE) comes too
 late for torch's own memory: the allocator has written before each tensor, and there the page is small. So the
 kernel is asked to make large pages of what is there (MADV_COLLAPSE, Linux 6.1), which for memory that is not
-touched yet is one clearing of it. The memory stays torch's own, to be resized, shared and freed.
+touched yet is one clearing of it; where it cannot, it gets the advice. The memory stays torch's own, to be
+resized, shared and freed.
 """
 
 from __future__ import annotations
@@ -58,8 +59,14 @@ class LargePages:
         """Have the memory of one of the tensors in large pages, as far as the system gives any."""
         madvise = _libc_madvise()
         first, last = self.ranges(tensor)
-        if madvise is not None and first < last:
-            madvise(first, last - first, _MADV_COLLAPSE)  # where it fails, pages come at their first touch
+        if madvise is None or first >= last:
+            return
+        # Where no page is there at all, none is made large: one byte is looked at. Nothing is written, as
+        # another thread may be filling the tensor before.
+        for start in range(first, last, PAGE_BYTES):
+            ctypes.c_char.from_address(start).value  # noqa: B018
+        if madvise(first, last - first, _MADV_COLLAPSE):
+            madvise(first, last - first, mmap.MADV_HUGEPAGE)
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
@@ -69,7 +76,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 @cache
 def _libc_madvise() -> ctypes._NamedFuncPointer | None:
     # MADV_COLLAPSE does not ask whether large pages are switched off.
-    if sys.platform != "linux" or "[never]" in _setting():
+    if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE") or "[never]" in _setting():
         return None
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

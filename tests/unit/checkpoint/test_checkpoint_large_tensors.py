@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import pickle
+import random
 import re
 import threading
 import time
@@ -15,17 +16,18 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from dist_train.checkpoint.format import hash_threads as threads_module
+from dist_train.checkpoint.format import large_pages
 from dist_train.checkpoint.format.byte_stream import Write, read_at_of
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import hash_threads
-from dist_train.checkpoint.format.large_pages import LARGE_BYTES
+from dist_train.checkpoint.format.large_pages import LARGE_BYTES, LargePages
 from dist_train.checkpoint.format.tensor_bytes import view_bytes
 from dist_train.checkpoint.format.tensor_file import TensorFile, read_tensors
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
@@ -35,9 +37,6 @@ from dist_train.distributed.control_group import Control
 
 MEGA = 1 << 20
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux about its memory")
-needs_large_pages = pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="a kernel without large pages"
-)
 
 
 class _Stream(io.BytesIO):
@@ -72,13 +71,6 @@ def _mapped(address: int) -> str:
     return ""
 
 
-def _flags(tensor: torch.Tensor) -> list[str]:
-    """The flags of the mapping in which most of a tensor lies."""
-    found = re.search(r"VmFlags:(.*)", _mapped(tensor.data_ptr() + tensor.nbytes // 2))
-    assert found is not None
-    return found[1].split()
-
-
 def _large(amount: int = 3, count: int = 3 * MEGA + 12_345) -> dict[str, torch.Tensor]:
     return _through_a_file({f"t{number}": _random(count) for number in range(amount)})
 
@@ -109,11 +101,72 @@ def test_every_size_and_type_has_its_bits(data_bytes: int) -> None:
         assert view_bytes(read[name]) == view_bytes(tensor), name
 
 
-@needs_large_pages
+def _large_page_bytes() -> int:
+    found = re.search(r"AnonHugePages: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@needs_linux
 def test_large_tensors_lie_in_large_pages() -> None:
-    large, small = _through_a_file({"large": _random(40 * MEGA), "small": _random(1000)}).values()
-    assert "hg" in _flags(large)
-    assert "hg" not in _flags(small)
+    probe = torch.empty(24 * MEGA, dtype=torch.uint8)
+    before = _large_page_bytes()
+    LargePages([probe]).prepare(probe)
+    if _large_page_bytes() - before < 20 * MEGA:
+        pytest.skip("this kernel makes no large pages of memory that is there")
+    tensors = {f"t{number}": _random(1_800_000) for number in range(30)}
+    before = _large_page_bytes()
+    read = _through_a_file(tensors)
+    assert _large_page_bytes() - before > 30 * MEGA
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+
+
+class _Placed:
+    """As much of a tensor as its place in memory."""
+
+    def __init__(self, start: int, nbytes: int) -> None:
+        self.start, self.nbytes = start, nbytes
+
+    def data_ptr(self) -> int:
+        return self.start
+
+
+def test_large_pages_begin_in_one_tensor_each_and_never_reach_beyond_all() -> None:
+    page = large_pages.PAGE_BYTES
+    far = 100 * page
+    places = [
+        _Placed(page // 2, page),  # ends in the middle of a page, where the next begins
+        _Placed(page // 2 + page + 64, 3 * page),
+        _Placed(far + 10, page),  # holds no whole page
+        _Placed(2 * far, 2 * page),
+        _Placed(3 * far, 1000),  # small
+    ]
+    random.Random(5).shuffle(places)
+    pages = LargePages(cast("list[torch.Tensor]", places))
+    found = {place.start: pages.ranges(cast("torch.Tensor", place)) for place in places}
+    wanted = [(page, 2 * page), (2 * page, 4 * page), None, (2 * far, 2 * far + 2 * page), None]
+    for (start, (first, last)), want in zip(sorted(found.items()), wanted, strict=True):
+        assert (first, last) == want if want else first >= last, start
+
+
+def test_large_pages_keep_what_tensors_hold() -> None:
+    tensors = [_random(3 * MEGA) for _ in range(5)]
+    kept = [bytes(view_bytes(tensor)) for tensor in tensors]
+    pages = LargePages(tensors)
+    for tensor in tensors:
+        pages.prepare(tensor)
+    assert [bytes(view_bytes(tensor)) for tensor in tensors] == kept
+
+
+@pytest.mark.parametrize("setting", ["always madvise [never]", None])
+def test_large_pages_that_are_switched_off_stay_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
+) -> None:
+    path = tmp_path / "enabled"
+    if setting is not None:
+        path.write_text(setting)
+    monkeypatch.setattr(large_pages, "_SETTING", path)
+    assert large_pages._libc_madvise.__wrapped__() is None
 
 
 @needs_linux
