@@ -15,74 +15,29 @@ Nothing is asserted.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import measurements
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from checkpoint_state import MEGA, State, map_large_tensors
 from forked_case import Body, Measured, in_child
 from measurements import Aim, Row, interleaved, row, show
 
 from dist_train.checkpoint.format.tensor_bytes import view_bytes
 from dist_train.checkpoint.manager import CheckpointManager
 
-MEGA = 1 << 20
 PARAMETERS = 48  # x (weight, two moments): 144 large tensors
 CHUNK = 4 * MEGA
 ROUNDS = 20
 OURS_LOAD = "ours, verified"
 RAW_NEW, RAW_USED = "raw read, new memory", "raw read, used memory"
-
-
-class State:
-    """A model with its Adam, as after the first step."""
-
-    def __init__(self, count: int, size: int) -> None:
-        parameters = [torch.nn.Parameter(torch.randn(size)) for _ in range(count)]
-        self.model = torch.nn.ParameterList(parameters)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def for_ours(self) -> dict[str, Any]:
-        """What CheckpointManager takes."""
-        return {"model": self.model, "optimizer": self.optimizer}
-
-    def for_torch(self) -> dict[str, Any]:
-        """What torch.save and DCP take."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def flat(self) -> dict[str, torch.Tensor]:
-        """Every tensor by a name."""
-        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        for index, values in self.optimizer.state_dict()["state"].items():
-            found |= {f"optimizer.{index}.{key}": tensor for key, tensor in values.items()}
-        return found
-
-    def bytes(self) -> int:
-        """Of all tensors."""
-        return sum(tensor.nbytes for tensor in self.flat().values())
-
-    def views(self) -> list[memoryview]:
-        """The memory of every tensor."""
-        return [view_bytes(tensor) for tensor in self.flat().values()]
-
-    def touch(self) -> None:
-        """Make all memory this process's own: what was forked is copied at its first change."""
-        with torch.no_grad():
-            for tensor in self.flat().values():
-                tensor.add_(0)
 
 
 def fsynced(path: Path) -> None:
@@ -361,16 +316,6 @@ def beside_used_memory(what: str, loaded: Found) -> Row:
         [None if one is None else one.wall for one in loaded[name]] for name in (OURS_LOAD, RAW_USED)
     )
     return row("checkpoint_speed", what, OURS_LOAD, ours, "s", (RAW_USED, used))
-
-
-def map_large_tensors() -> None:
-    """Have each large tensor lie in a mapping of its own, as in a process that has just begun.
-
-    glibc's allocator would else keep, from the setting up, what every case then gets as its new memory.
-    """
-    m_mmap_threshold = -3
-    with suppress(AttributeError):  # glibc only
-        ctypes.CDLL(None).mallopt(m_mmap_threshold, MEGA)
 
 
 def main() -> None:

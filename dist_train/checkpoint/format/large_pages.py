@@ -16,14 +16,14 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 import torch
+
+from dist_train.jobs.machine import has_large_pages
 
 PAGE_BYTES = 2 << 20
 # The memory of smaller tensors may be a part of what the allocator has handed out before.
 LARGE_BYTES = 256 << 10
-_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MADV_COLLAPSE = 25
 
 
@@ -76,15 +76,8 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 @cache
 def _libc_madvise() -> ctypes._NamedFuncPointer | None:
     # MADV_COLLAPSE does not ask whether large pages are switched off.
-    if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE") or "[never]" in _setting():
+    if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE") or not has_large_pages():
         return None
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return madvise
-
-
-def _setting() -> str:
-    try:
-        return _SETTING.read_text(encoding="ascii")
-    except OSError:
-        return "[never]"

@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import re
+import sys
 import threading
 import time
 import tracemalloc
@@ -34,6 +35,7 @@ from dist_train.checkpoint.format.verified_reader import VerifiedReader
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.checkpoint.store.file import FileStream
 from dist_train.distributed.control_group import Control
+from dist_train.jobs.machine import has_large_pages
 
 MEGA = 1 << 20
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux about its memory")
@@ -158,15 +160,19 @@ def test_large_pages_keep_what_tensors_hold() -> None:
     assert [bytes(view_bytes(tensor)) for tensor in tensors] == kept
 
 
-@pytest.mark.parametrize("setting", ["always madvise [never]", None])
+@pytest.mark.parametrize(
+    ("setting", "wanted"), [("always madvise [never]", False), ("[always]", True), ("", True)]
+)
 def test_large_pages_that_are_switched_off_stay_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, wanted: bool
 ) -> None:
-    path = tmp_path / "enabled"
-    if setting is not None:
-        path.write_text(setting)
-    monkeypatch.setattr(large_pages, "_SETTING", path)
-    assert large_pages._libc_madvise.__wrapped__() is None
+    path = tmp_path / "sys/kernel/mm/transparent_hugepage/enabled"
+    assert not has_large_pages(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text(setting)
+    assert has_large_pages(tmp_path) is wanted
+    monkeypatch.setattr(large_pages, "has_large_pages", lambda: wanted)
+    assert (large_pages._libc_madvise.__wrapped__() is not None) is (wanted and sys.platform == "linux")
 
 
 @needs_linux
