@@ -1,6 +1,6 @@
 """Run ruff, mypy and every group of tests, then print a table with the seconds and the slowest tests.
 
-`make test` calls it.
+`make test` calls it. Two groups run at once, and a check beside them; the output of each is one block.
 
 --fast: unit and architecture only, without the tests that start several processes.
 --lint: ruff and mypy only. --proof: only the longer tests, which CI runs too; --soak: the soak tests.
@@ -14,25 +14,32 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import psutil
+from gpu_look import A_GPU
+from parallel_groups import Ended, Part, run_parts
 
 from dist_train.testing.required_components import apt_may_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / ".ci" / "debian-packages.txt"
-# Workers per group (tests/forked_workers): as many as keep two cores busy. Tests with the marker `alone` run
-# one at a time.
-GROUPS = {"unit": 3, "architecture": 2, "contract": 2, "multiprocess": 3, "slurm": 5, "k8s": 4}
+# Workers per group (tests/forked_workers), the longest group first. So many groups run at once, and beside
+# them so many checks: together they keep two cores busy, which each of them alone does not. Tests with the
+# marker `alone` run one at a time, before all others.
+GROUPS = {"unit": 3, "multiprocess": 3, "slurm": 4, "k8s": 4, "architecture": 2, "contract": 2}
+CHECK, TESTS = "check", "tests"
+AT_ONCE = {CHECK: 1, TESTS: 2}
 FAST = ("unit", "architecture")
 # No process of these is forked from one that has imported torch; elsewhere most ranks and launches are.
 SPAWNED = {"DIST_TRAIN_TESTING_COLD": "1", "DIST_TRAIN_START_METHOD": "spawn"}
@@ -40,7 +47,7 @@ SAMPLE = ("test_plain_script.py", "test_exit_codes.py")
 # As in pyproject.toml, where it is for those who call pytest.
 DEFAULT = "not proof and not soak and not gpu"
 # Proofs and soaks check time bounds, so fewer at once.
-LONG_WORKERS = 3
+LONG_WORKERS, LONG_AT_ONCE = 3, {CHECK: 1, TESTS: 1}
 # The slowest tests: of each group as it ends, and of all in the table.
 SLOWEST_OF_GROUP, SLOWEST_OF_ALL = 15, 10
 # Far above what any group needs: a hang must end, even if pytest hangs.
@@ -75,88 +82,78 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A test's processes share the cores; more threads would only slow each other down.
     os.environ["OMP_NUM_THREADS"] = "1"
-    began = time.monotonic()
-    outcomes: list[Outcome] = []
-    if options.gpu:
-        outcomes = [gpu_tests(options.pytest_args, needed=True)]
-        print_table(outcomes, time.monotonic() - began)
-        return 0 if outcomes[0].good else 1
-    static = StaticChecks()
-    if not options.fast and options.long is None:
-        static.start()
-    if not options.lint:
-        install_debian_packages()
-        names, marked = chosen(options.fast, options.long)
-        most = LONG_WORKERS if options.long else max(GROUPS.values())
-        for name in names:
-            outcomes += parts_of(name, marked, options.pytest_args, min(GROUPS[name], most))
-        if options.long == "proof":
-            outcomes.append(spawned_ranks(options.pytest_args))
-        if not options.fast and options.long is None:
-            outcomes.append(gpu_tests(options.pytest_args, needed=False))
-    outcomes = [*static.outcomes(), *outcomes]
-    print_table(outcomes, time.monotonic() - began)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    began, busy = time.monotonic(), busy_s()
+    try:
+        with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
+            outcomes = outcomes_of(options, Path(folder))
+    except KeyboardInterrupt:
+        print("\n[make] interrupted", flush=True)
+        return 130
+    print_table(outcomes, time.monotonic() - began, busy_s() - busy)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
-def chosen(fast: bool, long: str | None) -> tuple[Sequence[str], str]:
+def end(number: int, _: FrameType | None) -> NoReturn:
+    """End as after Ctrl-C, with all that runs."""
+    raise SystemExit(128 + number)
+
+
+def busy_s() -> float:
+    """Seconds that all cores of this machine have been at work since its start."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def outcomes_of(options: argparse.Namespace, folder: Path) -> list[Outcome]:
+    """Run what was asked for; a row for each."""
+    everything = not options.fast and not options.gpu and options.long is None
+    words = options.pytest_args
+    parts: list[Part] = checks() if everything else []
+    if not options.lint and not options.gpu:
+        install_debian_packages()
+        for name, marked in chosen(options.fast, options.long):
+            parts += parts_of(name, marked, words, folder)
+        if options.long == "proof":
+            parts.append(spawned_ranks(words, folder))
+    at_once = AT_ONCE if options.long is None else LONG_AT_ONCE
+    looks = [] if options.lint or not (everything or options.gpu) else [gpu_look()]
+    done = run_parts([*parts, *looks], at_once)
+    rows = [outcome(part, ended, folder) for part, ended in zip(parts, done, strict=False)]
+    return [*rows, *(gpu_tests(ended, words, options.gpu, folder) for ended in done[len(parts) :])]
+
+
+def chosen(fast: bool, long: str | None) -> list[tuple[str, str]]:
     """The groups to run, and the expression of markers that selects their tests."""
     if long is not None:
-        return [name for name in GROUPS if has_marked(name, long)], long
+        return [(name, long) for name in GROUPS if has_marked(name, long)]
     if fast:
-        return FAST, "not multiprocess and not proof and not soak"
-    return tuple(GROUPS), DEFAULT
+        return [(name, "not multiprocess and not proof and not soak") for name in FAST]
+    return [(name, DEFAULT) for name in GROUPS]
 
 
-def parts_of(name: str, marked: str, pytest_args: Sequence[str], workers: int) -> list[Outcome]:
-    """Run one folder of tests: several at a time, then those with the marker `alone` one after the other."""
+def parts_of(name: str, marked: str, pytest_args: Sequence[str], folder: Path) -> list[Part]:
+    """One folder of tests: several at a time, and those with the marker `alone` one after the other."""
+    workers = GROUPS[name] if marked == DEFAULT else min(GROUPS[name], LONG_WORKERS)
     if not has_marked(name, "alone"):
-        return [group(name, ["-m", marked, *pytest_args], workers)]
-    shared = group(name, ["-m", f"({marked}) and not alone", *pytest_args], workers)
-    alone = group(name, ["-m", f"({marked}) and alone", *pytest_args], 0)
-    return [shared, replace(alone, name=f"{name} alone")]
+        return [group(name, name, ["-m", marked, *pytest_args], folder, workers)]
+    alone = ["-m", f"({marked}) and alone", *pytest_args]
+    shared = ["-m", f"({marked}) and not alone", *pytest_args]
+    return [
+        replace(group(f"{name} alone", name, alone, folder, 0), alone=True),
+        group(name, name, shared, folder, workers),
+    ]
 
 
-def checks() -> dict[str, list[str]]:
-    """The static checks: name -> command."""
+def checks() -> list[Part]:
+    """The static checks."""
     python = sys.executable
-    return {
-        "ruff check": [python, "-m", "ruff", "check", "--quiet", "."],
-        "ruff format": [python, "-m", "ruff", "format", "--check", "--quiet", "."],
-        "mypy": [python, "-m", "mypy", "--no-error-summary"],
-    }
-
-
-class StaticChecks(threading.Thread):
-    """Runs them one after the other beside the first tests: mypy alone leaves all cores but one idle."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._done: list[tuple[Outcome, str]] = []
-
-    def run(self) -> None:
-        """Run all, and keep what they say."""
-        self._done = [check(name, words) for name, words in checks().items()]
-
-    def outcomes(self) -> list[Outcome]:
-        """Wait for them, and print what they have said; none where they were not started."""
-        if self.ident is not None:
-            self.join()
-        for outcome, said in self._done:
-            print(f"\n$ {outcome.name}: {outcome.summary}\n{said}", end="", flush=True)
-        return [outcome for outcome, _ in self._done]
-
-
-def check(name: str, words: Sequence[str]) -> tuple[Outcome, str]:
-    """Run one static check: its row, and its output."""
-    began = time.monotonic()
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S)
-        code, said = str(done.returncode), done.stdout + done.stderr
-    except subprocess.TimeoutExpired:
-        code, said = "none", f"not done after {LIMIT_S:.0f} s: ended\n"
-    summary = "clean" if code == "0" else f"exit code {code}"
-    return Outcome(name, code == "0", time.monotonic() - began, summary), said
+    return [
+        Part("ruff check", [python, "-m", "ruff", "check", "--quiet", "."], CHECK),
+        Part("ruff format", [python, "-m", "ruff", "format", "--check", "--quiet", "."], CHECK),
+        Part("mypy", [python, "-m", "mypy", "--no-error-summary"], CHECK),
+    ]
 
 
 def has_marked(name: str, marker: str) -> bool:
@@ -168,14 +165,19 @@ def has_marked(name: str, marker: str) -> bool:
     return any(marked.search(file.read_text(encoding="utf-8")) for file in files)
 
 
-def group(name: str, words: Sequence[str], workers: int) -> Outcome:
-    """Run one folder of tests."""
-    with tempfile.TemporaryDirectory(prefix="dist-train-test-") as folder:
-        report = Path(folder, "report.xml")
-        argv = [sys.executable, "-m", "pytest", "-q", f"tests/{name}", f"--junitxml={report}"]
-        argv += [f"--durations={SLOWEST_OF_GROUP}", "--durations-min=1", *words]
-        code, seconds = timed([*argv, *at_once(workers)])
-        return Outcome(name, code == 0, seconds, counts(report) or f"exit code {code}", durations(report))
+def group(name: str, path: str, words: Sequence[str], folder: Path, workers: int) -> Part:
+    """One call of pytest on a folder of tests, or a file of them."""
+    argv = [sys.executable, "-m", "pytest", "-q", f"tests/{path}", f"--junitxml={report(name, folder)}"]
+    argv += [f"--durations={SLOWEST_OF_GROUP}", "--durations-min=1", *words, *at_once(workers)]
+    if sys.stdout.isatty():
+        argv.append("--color=yes")
+    limit_s = SOAK_LIMIT_S if any(re.match(r"\(?soak\b", word) for word in words) else LIMIT_S
+    return Part(name, argv, TESTS, limit_s=limit_s)
+
+
+def report(name: str, folder: Path) -> Path:
+    """Where the JUnit report of a group is."""
+    return folder / f"{name.replace(' ', '-')}.xml"
 
 
 def at_once(workers: int) -> list[str]:
@@ -190,47 +192,38 @@ def at_once(workers: int) -> list[str]:
     return ["-n", str(workers), "--dist", "loadgroup"]
 
 
-def spawned_ranks(pytest_args: Sequence[str]) -> Outcome:
-    """Run a sample of the tests of ranks as on a machine with GPUs: each process is a new interpreter."""
-    os.environ.update(SPAWNED)
-    try:
-        words = ["-m", DEFAULT, *(f"tests/multiprocess/{name}" for name in SAMPLE[1:]), *pytest_args]
-        # One at a time: some bound a whole launch, in which each process now imports torch.
-        outcome = group(f"multiprocess/{SAMPLE[0]}", words, 0)
-    finally:
-        for name in SPAWNED:
-            del os.environ[name]
-    return replace(outcome, name="spawned ranks")
+def spawned_ranks(pytest_args: Sequence[str], folder: Path) -> Part:
+    """A sample of the tests of ranks as on a machine with GPUs: each process is a new interpreter."""
+    words = ["-m", DEFAULT, *(f"tests/multiprocess/{name}" for name in SAMPLE[1:]), *pytest_args]
+    # One at a time: some bound a whole launch, in which each process now imports torch.
+    part = group("spawned ranks", f"multiprocess/{SAMPLE[0]}", words, folder, 0)
+    return replace(part, environ=SPAWNED)
 
 
-def gpu_tests(pytest_args: Sequence[str], needed: bool) -> Outcome:
-    """Run the tests with the marker gpu; where there is no GPU, count them, a failure if they are needed."""
-    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    if subprocess.run([sys.executable, "-c", look], check=False).returncode == 0:
-        return group("gpu", ["-m", "gpu", *pytest_args], 0)
-    argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "tests/gpu"]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"^(\d+) tests? collected", said, re.MULTILINE)
+def gpu_look() -> Part:
+    """Whether there is a GPU, and how many tests need one."""
+    return Part("gpu", [sys.executable, ".ci/gpu_look.py"], CHECK)
+
+
+def gpu_tests(look: Ended, pytest_args: Sequence[str], needed: bool, folder: Path) -> Outcome:
+    """Run the tests with the marker gpu; without a GPU, count them: a failure if they are needed."""
+    if A_GPU in look.output:
+        part = group("gpu", "gpu", ["-m", "gpu", *pytest_args], folder, 0)
+        return outcome(part, run_parts([part], AT_ONCE)[0], folder)
+    found = re.search(r"^(\d+) tests? collected", look.output, re.MULTILINE)
     if found is None:
-        return Outcome("gpu", False, 0.0, f"no GPU, and the tests cannot be collected: {said[-200:]}")
+        return Outcome("gpu", False, 0.0, f"no GPU, and the tests cannot be collected: {look.output[-200:]}")
     return Outcome("gpu", not needed, 0.0, f"no GPU: {found[1]} tests not run (make test-gpu)")
 
 
-def timed(argv: Sequence[str]) -> tuple[int, float]:
-    """Run a command: exit code and seconds; past the limit it is killed with all its descendants."""
-    print(f"\n$ {' '.join(argv[1:])}", flush=True)
-    limit_s = SOAK_LIMIT_S if any(re.match(r"\(?soak\b", word) for word in argv) else LIMIT_S
-    began = time.monotonic()
-    with subprocess.Popen(argv) as process:
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            print(f"[make] not done after {limit_s:.0f} s: ended", flush=True)
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            process.kill()
-            code = process.wait()
-    return code, time.monotonic() - began
+def outcome(part: Part, ended: Ended, folder: Path) -> Outcome:
+    """The row of a part."""
+    good = ended.code == 0
+    if part.kind == CHECK:
+        return Outcome(part.name, good, ended.seconds, "clean" if good else f"exit code {ended.code}")
+    found = report(part.name, folder)
+    summary = counts(found) or f"exit code {ended.code}"
+    return Outcome(part.name, good, ended.seconds, summary, durations(found))
 
 
 def counts(report: Path) -> str:
@@ -285,8 +278,8 @@ def is_installed(name: str) -> bool:
     return status == "install ok installed"
 
 
-def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
-    """Print one row for each outcome, and the total."""
+def print_table(outcomes: Sequence[Outcome], total_s: float, busy: float) -> None:
+    """Print one row for each outcome, and the total with the share of the cores' time that was used."""
     print()
     for outcome in outcomes:
         word = "ok  " if outcome.good else "FAIL"
@@ -298,7 +291,8 @@ def print_table(outcomes: Sequence[Outcome], total_s: float) -> None:
             print(f"      {seconds:7.1f} s  {name}")
         print()
     bad = sum(not outcome.good for outcome in outcomes)
-    print(f"{'FAIL' if bad else 'ok  '}  {'all':<18} {total_s:7.1f} s", flush=True)
+    used = busy / (total_s * (os.cpu_count() or 1))
+    print(f"{'FAIL' if bad else 'ok  '}  {'all':<18} {total_s:7.1f} s  {used:.0%} of the cores", flush=True)
 
 
 if __name__ == "__main__":

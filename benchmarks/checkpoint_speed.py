@@ -2,9 +2,12 @@
 
 Every measurement runs in a process of its own, forked from one that has the state in memory; so the peak of
 memory (VmHWM after clear_refs) is that of one save or load. What a load fills is the child's own memory
-before its time begins. Files that are read lie in the page cache. Nothing is asserted.
+before its time begins, and as much memory as the state has was used and freed just before. Files that are
+read lie in the page cache. A load that changes nothing before all is checked needs memory besides the
+state's: it is compared with plain reads into new memory, and those into the state's own are shown as well.
+Nothing is asserted.
 
-    python benchmarks/checkpoint_speed.py [--rounds 20] [--mib 512] [--small 4096] [--directory DIR]
+    python benchmarks/checkpoint_speed.py [--rounds 20] [--mib 1024] [--small 4096] [--directory DIR]
 
 `--small 4096` makes 4096 parameters with Adam: 16,384 tensors.
 """
@@ -18,65 +21,23 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import measurements
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from checkpoint_state import MEGA, State, map_large_tensors
 from forked_case import Body, Measured, in_child
 from measurements import Aim, Row, interleaved, row, show
 
+from dist_train.checkpoint.format.tensor_bytes import view_bytes
 from dist_train.checkpoint.manager import CheckpointManager
 
-MEGA = 1 << 20
 PARAMETERS = 48  # x (weight, two moments): 144 large tensors
 CHUNK = 4 * MEGA
-
-
-class State:
-    """A model with its Adam, as after the first step."""
-
-    def __init__(self, count: int, size: int) -> None:
-        parameters = [torch.nn.Parameter(torch.randn(size)) for _ in range(count)]
-        self.model = torch.nn.ParameterList(parameters)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def for_ours(self) -> dict[str, Any]:
-        """What CheckpointManager takes."""
-        return {"model": self.model, "optimizer": self.optimizer}
-
-    def for_torch(self) -> dict[str, Any]:
-        """What torch.save and DCP take."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def flat(self) -> dict[str, torch.Tensor]:
-        """Every tensor by a name."""
-        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        for index, values in self.optimizer.state_dict()["state"].items():
-            found |= {f"optimizer.{index}.{key}": tensor for key, tensor in values.items()}
-        return found
-
-    def bytes(self) -> int:
-        """Of all tensors."""
-        return sum(tensor.nbytes for tensor in self.flat().values())
-
-    def views(self) -> list[memoryview]:
-        """The memory of every tensor."""
-        return [
-            memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-            for tensor in self.flat().values()
-        ]
-
-    def touch(self) -> None:
-        """Make all memory this process's own: what was forked is copied at its first change."""
-        with torch.no_grad():
-            for tensor in self.flat().values():
-                tensor.add_(0)
+ROUNDS = 20
+OURS_LOAD = "ours, verified"
+RAW_NEW, RAW_USED = "raw read, new memory", "raw read, used memory"
 
 
 def fsynced(path: Path) -> None:
@@ -158,10 +119,10 @@ class Saves:
         alone()
         return lambda: dcp.async_save(self.state.for_torch(), checkpoint_id=self.out)
 
-    def raw(self, sync: bool) -> Body:
+    def raw(self) -> Body:
         """The same bytes by plain writes."""
         views = self.state.views()
-        return lambda: raw_write(self.out, views, sync)
+        return lambda: raw_write(self.out, views, True)
 
     def memcpy(self) -> Body:
         """The same bytes copied to memory that was used before."""
@@ -176,22 +137,20 @@ class Saves:
             "ours, one removed": self.ours_removes,
             "torch.save": lambda: self.torch_save(False),
             "torch.save + fsync": lambda: self.torch_save(True),
-            "safetensors": lambda: self.safetensors(False),
             "safetensors + fsync": lambda: self.safetensors(True),
             "DCP": self.dcp,
             "DCP async, stall": self.dcp_async,
-            "raw write": lambda: self.raw(False),
-            "raw write + fsync": lambda: self.raw(True),
+            "raw write + fsync": self.raw,
             "memcpy": self.memcpy,
         }
         if small:
-            for name in ("raw write", "raw write + fsync", "memcpy", "safetensors", "torch.save + fsync"):
+            for name in ("raw write + fsync", "memcpy", "torch.save + fsync"):
                 del found[name]
         return found
 
     def measure(self, prepare: Callable[[], Body]) -> Measured | None:
         """Run one case and remove what it left."""
-        measured = in_child(prepare)
+        measured = in_child(prepare, self.state.bytes())
         if self.out.is_dir():
             shutil.rmtree(self.out)
         self.out.unlink(missing_ok=True)
@@ -266,12 +225,15 @@ class Loads:
         self._ready("dcp")
         return lambda: dcp.load(self.state.for_torch(), checkpoint_id=self.files["dcp"], no_dist=True)
 
-    def raw(self) -> Body:
-        """Plain reads into the tensors."""
+    def raw(self, new: bool) -> Body:
+        """Plain reads into the tensors, or into new ones of the same sizes."""
         self._ready("raw")
-        views = self.state.views()
+        tensors = list(self.state.flat().values())
+        used = [] if new else self.state.views()
 
         def body() -> None:
+            made = [torch.empty_like(tensor) for tensor in tensors] if new else []
+            views = used or [view_bytes(tensor) for tensor in made]
             with self.files["raw"].open("rb", buffering=0) as stream:
                 for view in views:
                     start = 0
@@ -280,18 +242,23 @@ class Loads:
 
         return body
 
+    def measure(self, prepare: Callable[[], Body]) -> Measured | None:
+        """Run one case."""
+        return in_child(prepare, self.state.bytes())
+
     def cases(self, small: bool) -> dict[str, Callable[[], Body]]:
         """By name."""
         found: dict[str, Callable[[], Body]] = {
-            "ours, verified": self.ours,
+            OURS_LOAD: self.ours,
             "torch.load": lambda: self.torch(False),
             "torch.load mmap + copy": lambda: self.torch(True),
             "DCP": self.dcp,
             "safetensors + copy": self.safetensors,
-            "raw readinto": self.raw,
+            RAW_NEW: lambda: self.raw(True),
+            RAW_USED: lambda: self.raw(False),
         }
         if small:
-            del found["raw readinto"]
+            del found[RAW_NEW], found[RAW_USED]
         return found
 
 
@@ -343,16 +310,25 @@ def rows_of(what: str, found: Found, base: str, aim: Aim, state_bytes: int, smal
     return rows
 
 
+def beside_used_memory(what: str, loaded: Found) -> Row:
+    """Our load beside reads into memory that is there already."""
+    ours, used = (
+        [None if one is None else one.wall for one in loaded[name]] for name in (OURS_LOAD, RAW_USED)
+    )
+    return row("checkpoint_speed", what, OURS_LOAD, ours, "s", (RAW_USED, used))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    measurements.add_arguments(parser)
-    parser.add_argument("--mib", type=int, default=512, help="size of the large state, default 512")
+    measurements.add_arguments(parser, ROUNDS)
+    parser.add_argument("--mib", type=int, default=1024, help="size of the large state, default 1024")
     parser.add_argument("--small", type=int, default=4096, help="parameters of the small one, default 4096")
     parser.add_argument("--directory", type=Path, help="where to write; default below the current directory")
     options = parser.parse_args()
+    map_large_tensors()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     sizes = (
@@ -365,13 +341,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix=".checkpoint-speed-", dir=options.directory or ".") as folder:
             saves, loads = Saves(state, Path(folder)), Loads(state, Path(folder))
             saved = rounds_of(saves.cases(small), saves.measure, options.rounds)
-            loaded = rounds_of(loads.cases(small), in_child, options.rounds)
+            loaded = rounds_of(loads.cases(small), loads.measure, options.rounds)
         base = "torch.save" if small else "raw write + fsync"
         aim = Aim(at_most=1.5 if small else 1.2)
         rows = rows_of(f"save, {title}", saved, base, aim, state.bytes(), small)
-        base = "torch.load" if small else "raw readinto"
+        base = "torch.load" if small else RAW_NEW
         aim = Aim(at_most=1.5 if small else 1.8)
         rows += rows_of(f"load, {title}", loaded, base, aim, state.bytes(), small)
+        if not small:
+            rows.append(beside_used_memory(f"load, {title}, wall", loaded))
         show(rows, options.record)
 
 

@@ -4,27 +4,36 @@
 
 Both shuffle. Ratios are speeds of the same round: DataLoader's seconds / ours. `dt.loader` keeps its
 guarantees in each of them: an order by (seed, epoch), a position, draws keyed by the sample. For
-the last a data set that does not say that it draws nothing is read more slowly. Asserts nothing.
+the last a data set that does not say that it draws nothing is read more slowly: the last rows say
+what the key of one sample takes, by generator. Asserts nothing.
+
+Like for like are all but "rows of a TensorDataset": there DataLoader(dataset, batch_size), as most
+programs have it, collates row by row, and ours selects a batch's rows at once. The rows "selected by
+hand" compare with a DataLoader that does so too, by a sampler of index lists and batch_size=None.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import measurements
+import numpy as np
 import torch
 from measurements import Aim, Row
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from dist_train.data.exact_loader import ExactLoader
+from dist_train.data.reading.sample_rng import seed_global_rng
 
 SAMPLES, BATCH = 8192, 64
 QUERY_S, QUERY_BATCH = 400e-6, 512
 EPOCHS, EPOCH_BATCHES = 3, 8
+KEYS = 2000
 _AIM = Aim(at_least=1.0)
 
 
@@ -102,6 +111,10 @@ def in_the_rank() -> dict[str, dict[str, Case]]:
             "DataLoader": torchs(tensors, BATCH),
             "dt.loader": ours(tensors, BATCH),
         },
+        f"an epoch of {SAMPLES} rows of a TensorDataset, selected by hand": {
+            "DataLoader of index lists": partial(epoch_ms, lambda: _of_index_lists(tensors)),
+            "dt.loader": ours(tensors, BATCH),
+        },
         f"an epoch of {SAMPLES} samples one by one": {
             "DataLoader": torchs(images, BATCH),
             "dt.loader, declared": ours(declared, BATCH),
@@ -111,6 +124,32 @@ def in_the_rank() -> dict[str, dict[str, Case]]:
             "DataLoader": torchs(queried, QUERY_BATCH),
             "dt.loader": ours(queried, QUERY_BATCH),
         },
+    }
+
+
+def _of_index_lists(tensors: TensorDataset) -> DataLoader[Any]:
+    """A DataLoader that selects a batch's rows at once, as ours does by itself."""
+    lists: Any = BatchSampler(RandomSampler(tensors), BATCH, drop_last=False)
+    return DataLoader(tensors, batch_size=None, sampler=lists)
+
+
+def keys_of_samples() -> dict[str, Case]:
+    """What keeps the draws of undeclared samples keyed, in microseconds for one sample."""
+
+    def each(seed: Callable[[int], object]) -> Case:
+        def us() -> float:
+            began = time.perf_counter()
+            for number in range(KEYS):
+                seed(number)
+            return 1e6 * (time.perf_counter() - began) / KEYS
+
+        return us
+
+    return {
+        "all of it": each(partial(seed_global_rng, 1 << 63)),
+        "of it Python's generator": each(lambda number: random.seed((1 << 63) + number)),
+        "of it numpy's": each(lambda number: np.random.seed(number)),
+        "of it torch's": each(lambda number: torch.default_generator.manual_seed(number)),
     }
 
 
@@ -168,6 +207,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for what, cases in (in_the_rank() | by_workers()).items():
         measurements.show(rows_of(what, cases, options.rounds), options.record)
+    found = measurements.interleaved(keys_of_samples(), options.rounds)
+    what = "the key of one undeclared sample"
+    rows = [measurements.row("loader_speed", what, name, values, "us") for name, values in found.items()]
+    measurements.show(rows, options.record)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import peers
 from measurements import Row
 
 _FOLDER = Path(__file__).resolve().parent
-_NOT_SCRIPTS = {"forked_case", "measurements", "peers", "table", "training_loops"}
+_NOT_SCRIPTS = {"checkpoint_state", "forked_case", "measurements", "peers", "table", "training_loops"}
 _PAGE = _FOLDER.parent / "docs" / "benchmarks.md"
 _HEAD = """# Benchmarks
 

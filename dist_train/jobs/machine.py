@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dist_train.jobs.cgroups import Limit, cpu_quota, memory_limit
 
+_LARGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 _PROC_MEMINFO = "proc/meminfo"
 
 
@@ -70,6 +71,14 @@ def shared_memory_bytes(path: str = "/dev/shm") -> int | None:
     except OSError:
         return None
     return facts.f_frsize * facts.f_blocks
+
+
+def has_large_pages(root: Path = Path("/")) -> bool:
+    """Whether this system gives large pages of memory, always or to who asks for them."""
+    try:
+        return "[never]" not in (root / _LARGE_PAGES).read_text(encoding="ascii")
+    except OSError:
+        return False
 
 
 def _total_memory(root: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dist_train.rundir.directory import RunDir
@@ -65,7 +65,7 @@ class Failure:
 
     def to_record(self) -> dict[str, Any]:
         """The JSON record, under the keys of version 1."""
-        record = asdict(self)
+        record = dict(vars(self))  # nothing in it can change: asdict would copy each value
         record["class"] = record.pop("cls")
         record["victims"] = record.pop("secondary_failures")
         record["mend"] = self.hint

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from forked_workers.huge_pages import use_huge_pages
 
 from dist_train.jobs.parent_death_signal import end_with_parent
 
 # Messages to the pool: a kind, and what belongs to it.
 BEGIN, REPORTS, WARNING, END = "begin", "reports", "warning", "end"
 WARNING_PARTS = ("message", "category", "filename", "lineno")
+# Huge pages fall apart where this process writes while a fork shares them, and are made again so often.
+REFRESH_TESTS = 200
 # What a report of a passed test has from its test: it is not sent.
 OF_ITEM = ("_id", "location", "keywords")
 
@@ -77,6 +80,7 @@ def _become_worker(session: pytest.Session, name: str, base: Path) -> None:
 def _run(session: pytest.Session, connection: Connection) -> None:
     left: deque[int] = deque()
     open_ended = True
+    begun = 0
     while True:
         # The last one is kept until its successor is known: fixtures that both need stay.
         while open_ended and len(left) < 2:
@@ -86,6 +90,9 @@ def _run(session: pytest.Session, connection: Connection) -> None:
         if not left:
             break
         number = left.popleft()
+        if begun % REFRESH_TESTS == 0:
+            use_huge_pages()
+        begun += 1
         item = session.items[number]
         connection.send((BEGIN, number))
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=session.items[left[0]] if left else None)

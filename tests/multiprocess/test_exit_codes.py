@@ -12,7 +12,7 @@ from conftest import Finished, Launch, nothing_left
 from dist_train.agent import timeouts
 from dist_train.rundir.failure import read_failure
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.alone]
+pytestmark = pytest.mark.multiprocess
 
 SCRIPT = """
     import os, sys, time

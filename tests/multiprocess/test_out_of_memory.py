@@ -29,7 +29,7 @@ SCRIPT = """
     def eat():
         kept = []
         while True:
-            kept.append(bytearray(b"x" * (32 << 20)))
+            kept.append(bytearray(b"x") * (32 << 20))  # each page is touched once
 
     class Eater(torch.utils.data.Dataset):
         def __len__(self):

@@ -18,7 +18,9 @@ from dist_train.rundir.committed_steps import newest_step
 pytestmark = pytest.mark.multiprocess
 SHAPE = ("--nodes", 2, "--gpus-per-node", 1)
 # Longer than the others, so that it still runs when it is stopped.
-LONG = (WORKLOADS / "text.yaml", "trainer.steps=200", "checkpoint.every_steps=50")
+LONG = (WORKLOADS / "text.yaml", "trainer.steps=130", "checkpoint.every_steps=30")
+# Until it is stopped; it mostly waits.
+ENDLESS = (WORKLOADS / "text.yaml", "trainer.steps=100000", "model.target=mutants:paced_transformer")
 
 
 @pytest.mark.proves(
@@ -30,7 +32,7 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     run = RunDir(tmp_path / "runs" / "stopped")
     command = begin(tmp_path, "stopped", *SHAPE, *LONG)
     try:
-        wait_for_step(run, 50)
+        wait_for_step(run, 30)
         command.send_signal(signal.SIGINT)
         assert command.wait(timeout=30) == 130, (tmp_path / "out.txt").read_text()
     finally:
@@ -42,7 +44,7 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     assert f"dist-train resume {run.path}" in output.splitlines()[-1]
     saved = newest_step(run)
     assert saved is not None
-    assert saved % 50, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
+    assert saved % 30, f"saved at {saved}: where it was stopped, not where it would have saved anyway"
     assert [event["step"] for event in stopped.events("preempted")] == [saved]
     assert nothing_left(stopped.run_id)
     assert launch_cli(["status", "stopped", "--exit-code"], cwd=tmp_path, timeout_s=30).code == 130
@@ -52,9 +54,8 @@ def test_ctrl_c_saves_between_two_checkpoints_and_the_resumed_run_has_the_same_b
     assert stopped.hashes == undisturbed.hashes
 
 
-@pytest.mark.alone
 def test_a_time_limit_saves_and_exits_with_75(tmp_path: Path) -> None:
-    stopped = start(tmp_path, "limited", "--time", "0:08", *SHAPE, LONG[0], "trainer.steps=100000")
+    stopped = start(tmp_path, "limited", "--time", "0:08", *SHAPE, *ENDLESS)
     assert stopped.cli.code == 75, stopped.cli
     assert "time limit: saving and stopping" in stopped.cli.stderr
     assert len(stopped.events("preempted")) == 1
@@ -62,13 +63,13 @@ def test_a_time_limit_saves_and_exits_with_75(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 3])
 def test_a_stop_while_agents_or_ranks_start_takes_effect(tmp_path: Path, seconds: int) -> None:
-    stopped = start(tmp_path, "early", "--time", f"0:0{seconds}", *SHAPE, LONG[0], "trainer.steps=100000")
+    stopped = start(tmp_path, "early", "--time", f"0:0{seconds}", *SHAPE, *ENDLESS)
     assert stopped.cli.code == 75, stopped.cli
 
 
 def test_a_cancelled_run_saves_and_exits_with_77(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "cancelled")
-    command = begin(tmp_path, "cancelled", *SHAPE, LONG[0], "trainer.steps=100000")
+    command = begin(tmp_path, "cancelled", *SHAPE, *ENDLESS)
     try:
         wait_for_step(run, 7)
         cancelled = launch_cli(["cancel", "cancelled"], cwd=tmp_path, timeout_s=60)

@@ -134,6 +134,9 @@ def _import_all(modules: Sequence[str]) -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+    from forked_workers.huge_pages import use_huge_pages
+
+    use_huge_pages()
 
 
 def _serve(listener: socket.socket) -> None:

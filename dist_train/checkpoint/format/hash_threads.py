@@ -1,7 +1,7 @@
 """Hash in other threads while this one reads or writes: xxhash and the kernel let go of the interpreter.
 
-Only hashes are taken there. Every file operation stays in the calling thread, in the order that a crash
-must find it in.
+What is written is only hashed there: every change of a file stays in the calling thread, in the order that a
+crash must find it in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dist_train.jobs.machine import usable_cores
 
@@ -33,14 +33,24 @@ class _Piece(Generic[T]):
         self._values: list[T] = []
         self._error: BaseException | None = None
 
+    @property
+    def is_done(self) -> bool:
+        return bool(self._values) or self._error is not None
+
     def __call__(self) -> None:
         with self._lock:
-            if self._values or self._error is not None:
+            if self.is_done:
                 return
             try:
                 self._values.append(self._work())
             except BaseException as error:
                 self._error = error
+
+    def drop(self) -> None:
+        """Wait if it has begun; else it never begins."""
+        with self._lock:
+            if not self.is_done:
+                self._error = RuntimeError("the work was dropped")
 
     def value(self) -> T:
         """Return the value, or raise the work's error."""
@@ -60,18 +70,35 @@ class HashThreads:
     def __init__(self, pool: ThreadPoolExecutor | None = None, count: int = 0) -> None:
         self._pool = pool
         self.count = count
+        self._started: list[_Piece[Any]] = []
 
     def start(self, work: Callable[[], T]) -> Callable[[], T]:
         """Start `work`; return what waits for its value, or raises its error."""
         if self._pool is None:
             return work
         piece = _Piece(work)
+        self._started = [each for each in self._started if not each.is_done]
+        self._started.append(piece)
         try:
             self._pool.submit(piece)
         except RuntimeError as why:  # a limit of threads or of memory; or the interpreter is on its way out
             logger.info("no other thread hashes: %s", why)
             self._pool = None
         return piece.value
+
+    def start_or_do(self, work: Callable[[], T]) -> Callable[[], T]:
+        """The same; but with much waiting already, the work is done here and now."""
+        if sum(not each.is_done for each in self._started) <= self.count:
+            return self.start(work)
+        piece = _Piece(work)
+        piece()
+        return piece.value
+
+    def drop(self) -> None:
+        """Wait for what has begun, and let the rest never begin."""
+        for piece in self._started:
+            piece.drop()
+        self._started = []
 
 
 @contextmanager

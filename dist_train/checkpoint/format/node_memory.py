@@ -21,7 +21,7 @@ from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
-from dist_train.checkpoint.format.tensor_memory import ReadInto
+from dist_train.checkpoint.format.tensor_memory import Kind, ReadInto
 from dist_train.rundir.this_machine import this_machine
 
 if TYPE_CHECKING:
@@ -57,8 +57,11 @@ class SharedMemory:
         self._map = _mapped(self._descriptor, self._size)
         self._base = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
 
-    def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
-        """Return a tensor whose bytes `read_into` has given."""
+    def fill(self, kinds: Sequence[Kind], read_into: ReadInto) -> list[torch.Tensor]:
+        """Return tensors of these dtypes and shapes, whose bytes `read_into` has given in this order."""
+        return [self._fill_one(dtype, shape, read_into) for dtype, shape in kinds]
+
+    def _fill_one(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
         start = -(-self._end // _ALIGN) * _ALIGN
         count = dtype.itemsize
         for length in shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -77,8 +78,16 @@ def host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def view_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return a writable view of the bytes of a `host` tensor."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    """Return a writable view of the bytes of a `host` tensor, which keeps its memory alive.
+
+    The storage must not be resized while there is such a view.
+    """
+    # Not by tensor.numpy(), which forbids for ever that the storage is resized.
+    if not tensor.nbytes:
+        return memoryview(bytearray())
+    memory = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    memory.owner = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def new_tensor(shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, memoryview]:

@@ -17,7 +17,7 @@ from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
-from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
+from dist_train.checkpoint.format.tensor_memory import OwnMemory, ReadInto, TensorMemory
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
 from dist_train.jobs.frozen_imports import without_collector
 
@@ -113,7 +113,7 @@ def read_tensors(
         DamagedCheckpoint: the file is not a safetensors file, or a block does not match.
     """
     header = _read_header(reader.name, reader.size, reader.read_into)
-    tensors = _fill(header, reader.read_into, memory or OwnMemory())
+    tensors = _fill(header, reader.read_later, memory or OwnMemory())
     reader.finish()
     return header, tensors
 
@@ -134,12 +134,9 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
 
 
 @without_collector()
-def _fill(
-    header: Header, read_into: Callable[[memoryview], None], memory: TensorMemory
-) -> dict[str, torch.Tensor]:
-    return {
-        name: memory.fill(dtype, shape, read_into) for name, (dtype, shape, _count) in header.tensors.items()
-    }
+def _fill(header: Header, read_into: ReadInto, memory: TensorMemory) -> dict[str, torch.Tensor]:
+    kinds = [(dtype, shape) for dtype, shape, _count in header.tensors.values()]
+    return dict(zip(header.tensors, memory.fill(kinds, read_into), strict=True))
 
 
 def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) -> Header:

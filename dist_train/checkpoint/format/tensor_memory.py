@@ -7,24 +7,30 @@ from typing import Protocol
 
 import torch
 
+from dist_train.checkpoint.format.large_pages import LargePages
 from dist_train.checkpoint.format.tensor_bytes import new_tensor
 
 # Fill this view with the next bytes of the file.
 ReadInto = Callable[[memoryview], None]
+Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 class TensorMemory(Protocol):
-    """Takes the tensors of one checkpoint, one after the other."""
+    """Takes the tensors of one checkpoint, file after file."""
 
-    def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
-        """Return a tensor whose bytes `read_into` has given."""
+    def fill(self, kinds: Sequence[Kind], read_into: ReadInto) -> list[torch.Tensor]:
+        """Return tensors of these dtypes and shapes, whose bytes `read_into` gives in this order."""
 
 
 class OwnMemory:
     """Memory of this process: each tensor is allocated by itself."""
 
-    def fill(self, dtype: torch.dtype, shape: Sequence[int], read_into: ReadInto) -> torch.Tensor:
-        """Return a new tensor whose bytes `read_into` has given."""
-        tensor, view = new_tensor(shape, dtype)
-        read_into(view)
-        return tensor
+    def fill(self, kinds: Sequence[Kind], read_into: ReadInto) -> list[torch.Tensor]:
+        """Return new tensors whose bytes `read_into` gives."""
+        made = [new_tensor(shape, dtype) for dtype, shape in kinds]
+        tensors = [tensor for tensor, _view in made]
+        pages = LargePages(tensors)
+        for tensor, view in made:
+            pages.prepare(tensor)
+            read_into(view)
+        return tensors

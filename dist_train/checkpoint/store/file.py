@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dist_train.checkpoint.format.byte_stream import Write
+from dist_train.checkpoint.format.byte_stream import ReadAt, Write
 from dist_train.checkpoint.format.layout import QUARANTINE
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.writer_lock import LOCK, hold_writer_lock
@@ -152,6 +152,13 @@ class FileStream(io.FileIO):
     def size(self) -> int:
         """Size of the file in bytes."""
         return os.fstat(self.fileno()).st_size
+
+    @property
+    def read_at(self) -> ReadAt | None:
+        """Reads at any place, in any thread; None for a subclass that reads in a way of its own."""
+        if type(self).readinto is not io.FileIO.readinto or not hasattr(os, "preadv"):
+            return None
+        return lambda view, start: os.preadv(self.fileno(), [view], start)
 
 
 STORAGE = FileStorage

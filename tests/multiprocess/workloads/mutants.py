@@ -6,13 +6,30 @@ A test of equal bits that passes with a mutant proves nothing.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
+
+from torch import Tensor
 
 from dist_train.models.convnet import ConvNet
 from dist_train.models.transformer import ByteTransformer
 
 convnet = ConvNet
 transformer = ByteTransformer
+# Of PacedTransformer, in each forward pass.
+PACE_S = 0.02
+
+
+class PacedTransformer(ByteTransformer):
+    """The same with a wait in each step: a run that only lasts until it is stopped needs no core."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of the next bytes, after the wait."""
+        time.sleep(PACE_S)
+        return super().forward(tokens)
+
+
+paced_transformer = PacedTransformer
 
 
 def _no_warm_up() -> None:

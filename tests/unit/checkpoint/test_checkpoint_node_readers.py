@@ -313,7 +313,7 @@ def fill(memory: SharedMemory, tensor: torch.Tensor) -> torch.Tensor:
         view[:] = raw[at : at + len(view)]
         at += len(view)
 
-    return memory.fill(tensor.dtype, tensor.shape, read_into)
+    return memory.fill([(tensor.dtype, tuple(tensor.shape))], read_into)[0]
 
 
 def test_shared_memory_is_sealed_and_what_is_written_to_a_tensor_stays_private() -> None:
