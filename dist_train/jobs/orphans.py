@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dist_train import env
+from dist_train.jobs.resource_trackers import is_resource_tracker, let_tracker_end
 
 _TRIES_S = 2.0
 
@@ -24,10 +26,11 @@ def find_processes(run_id: str, node_rank: int | None = None) -> list[int]:
     if node_rank is not None:
         wanted.append(f"{env.NODE_RANK}={node_rank}")
     entries = [os.fsencode(entry) for entry in wanted]
-    return [pid for pid in _running() if pid != os.getpid() and _has_in_environ(pid, entries)]
+    return [pid for pid in running_processes() if pid != os.getpid() and _has_in_environ(pid, entries)]
 
 
-def _running() -> list[int]:
+def running_processes() -> list[int]:
+    """Return the pids of all processes, those of ended ones that nobody has reaped yet included."""
     try:
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except OSError:  # not Linux
@@ -55,17 +58,38 @@ def _has_by_psutil(pid: int, entries: list[bytes]) -> bool:
     return {os.fsencode(f"{name}={value}") for name, value in environ.items()}.issuperset(entries)
 
 
-def end_processes(run_id: str, node_rank: int | None = None) -> list[int]:
-    """Send SIGKILL to them, also to those that they start meanwhile; returns the pids."""
+def end_processes(
+    run_id: str, node_rank: int | None = None, before: Callable[[int], None] | None = None
+) -> list[int]:
+    """Send SIGKILL to them, also to those that they start meanwhile; returns the pids.
+
+    Resource trackers are left to end by themselves: see resource_trackers.wait_for_trackers.
+
+    Args:
+        run_id: of the run.
+        node_rank: of the node whose processes are meant; None means all that run on this machine.
+        before: called with each pid before it is killed.
+    """
     ended: list[int] = []
+    trackers: set[int] = set()
     deadline = time.monotonic() + _TRIES_S
-    while (left := find_processes(run_id, node_rank)) and time.monotonic() < deadline:
+    while left := [pid for pid in find_processes(run_id, node_rank) if pid not in trackers]:
+        if time.monotonic() > deadline:
+            break
         for pid in left:
+            if is_resource_tracker(pid):
+                trackers.add(pid)
+                continue
+            if before is not None and pid not in ended:
+                before(pid)
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
             if pid not in ended:
                 ended.append(pid)
-        time.sleep(0.02)
+        if set(left) - trackers:
+            time.sleep(0.02)
+    for pid in trackers:
+        let_tracker_end(pid)
     return ended
