@@ -1,4 +1,4 @@
-"""multiprocessing's resource trackers: each removes what its program has leaked, once all of the program is gone.
+"""multiprocessing's resource trackers: each removes what a program has leaked, once all of it is gone.
 
 A tracker reads a pipe, and ends by itself when the last process that holds the pipe has ended, however that
 ended. Killed with the others, it would leave leaked shared memory in /dev/shm until the next boot.

@@ -1,4 +1,4 @@
-"""What scripts leave behind, with forked and with spawned ranks: shared memory, and programs that still run."""
+"""What scripts leave behind, with forked and with spawned ranks: shared memory and running programs."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def end_group(group: int) -> list[str]:
 
 
 def program_left(pid: int) -> str | None:
-    """Return the command line of a process that a script has started, cut; None where it is of Python's or ours."""
+    """Return the command line of a program that a script has started, cut; None where a library has."""
     words = command_line(pid)
     if not words or any(word.startswith(_NOT_OF_THE_SCRIPT) or _TORCH_COMPILER in word for word in words):
         return None
@@ -62,7 +62,7 @@ def program_left(pid: int) -> str | None:
 
 
 def _wait_for_exec(members: list[int]) -> None:
-    """Wait until each is the program that it is to be: a tracker that has only just been started is none yet."""
+    """Wait until each is the program that it is to be: a tracker only just started is none yet."""
     deadline = time.monotonic() + _EXEC_S
     while time.monotonic() < deadline:
         if all(command_line(pid) or started_at(pid) is None for pid in members):
