@@ -47,9 +47,9 @@ class RankOutput:
         self._prefix_stdout = self._show is None or len(self._show) > 1
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._err_writer = TerminalWriter(self._note_dropped)
+        self._err_writer = TerminalWriter(self._note_dropped, self.note)
         one_terminal = same_file(self._out, self._err)
-        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
+        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped, self.note)
         self._held: deque[_Held] = deque()
         self._held_of: dict[str, list[_Held]] = {}
         self._noted: set[str] = set()

@@ -165,7 +165,7 @@ def test_it_is_taken_over_only_where_the_plan_is_what_was_expected(
 
 
 def test_nothing_that_has_become_an_agent_is_left_to_the_garbage_collector() -> None:
-    """A socket that was not closed is said on the terminal, under PYTHONWARNINGS=error and PYTHONDEVMODE=1."""
+    """Under PYTHONWARNINGS=error and PYTHONDEVMODE=1 a socket that was not closed is said on the terminal."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     begun = Begun()
     del begun.agent.become, begun.agent.end
