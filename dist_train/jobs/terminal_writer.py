@@ -28,7 +28,7 @@ class TerminalWriter:
 
     Args:
         on_dropped: called with the number of lines that were dropped, once the reader takes output again.
-        say: prints a line on stderr; called once with why output cannot be written, unless its reader has gone.
+        say: prints a line on stderr; called once with why output cannot be written, but not of a gone reader.
     """
 
     def __init__(self, on_dropped: Callable[[int], None], say: Callable[[str], None] | None = None) -> None:
