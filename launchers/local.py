@@ -23,8 +23,7 @@ from dist_train.jobs.agent_command import agent_argv, agent_environ
 from dist_train.jobs.gpu_environment import environ_of
 from dist_train.jobs.host_port import host_port, listen_at, loopback
 from dist_train.jobs.log_files import follow_logs
-from dist_train.jobs.orphans import end_processes
-from dist_train.jobs.resource_trackers import wait_for_trackers
+from dist_train.jobs.orphans import end_processes, wait_for_trackers
 from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.jobs.terminal_writer import TerminalWriter

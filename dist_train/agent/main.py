@@ -25,8 +25,8 @@ from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
 from dist_train.agent.workers.start_method import choose_start_method
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.gpus import visible_gpus
+from dist_train.jobs.orphans import wait_for_trackers
 from dist_train.jobs.parent_death_signal import end_with_parent
-from dist_train.jobs.resource_trackers import wait_for_trackers
 from dist_train.jobs.terminal_writer import TerminalWriter
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,6 @@ host_port             hosts with ports as text, IPv6 addresses in brackets; the 
 port_holder           the process that listens on a port
 process_identity      which process a pid means
 orphans               processes that a run has left behind
-resource_trackers     multiprocessing's resource trackers, which end by themselves
 frozen_imports        imports without the cyclic garbage collector
 parent_death_signal   a process that ends with its parent (PR_SET_PDEATHSIG); SIGCHLD not ignored
 """

@@ -1,6 +1,6 @@
 """A rank's process group at the rank's end: what the rank has left running is killed.
 
-All but multiprocessing's resource trackers, which end by themselves (dist_train/jobs/resource_trackers.py).
+All but multiprocessing's resource trackers, which end by themselves (dist_train/jobs/orphans.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import signal
 import time
 from contextlib import suppress
 
-from dist_train.jobs.orphans import running_processes
+from dist_train.jobs.orphans import command_line, is_resource_tracker, let_tracker_end, running_processes
 from dist_train.jobs.process_identity import started_at
-from dist_train.jobs.resource_trackers import command_line, is_resource_tracker, let_tracker_end
 
 _MOST_SHOWN = 100
 _EXEC_S = 0.05

@@ -14,6 +14,6 @@ def refuse_missing_folder() -> None:
     except FileNotFoundError:
         raise ConfigError(
             f"the current folder does not exist: {os.environ.get('PWD', 'its name is not known')}",
-            cause="it was deleted, or made anew, after this shell had entered it",
-            hint="`cd` to a folder that exists, also to the same one if it was made anew",
+            cause="it was deleted, or replaced, after this shell had entered it",
+            hint='`cd` to a folder that exists; `cd "$PWD"` if it was replaced',
         ) from None

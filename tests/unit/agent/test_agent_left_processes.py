@@ -18,7 +18,7 @@ from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import start_rank
 from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
-from dist_train.jobs.resource_trackers import is_resource_tracker, let_tracker_end, wait_for_trackers
+from dist_train.jobs.orphans import is_resource_tracker, let_tracker_end, wait_for_trackers
 from dist_train.rundir.stop_file import ExitMark
 
 LEAKS = """
