@@ -27,12 +27,12 @@ from dist_train.jobs.orphans import end_processes, wait_for_trackers
 from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.jobs.terminal_writer import TerminalWriter
-from dist_train.prewarm.agent_handle import AgentProcess
+from dist_train.prewarm.agent_handle import AgentProcess, still_imports
 from dist_train.prewarm.prewarmed_agent import AgentStart, take_prewarmed
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
-from launchers._local.last_event import record_last_loss, record_lost_start, restarts
+from launchers._local.last_event import record_early_stop, record_last_loss, record_lost_start, restarts
 from launchers._local.lost_agents import LostAgents
 
 _POLL_S = 0.05
@@ -274,6 +274,12 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._run.interrupted(f"local.{self._start_number}").touch()
+            if self._agents and all(still_imports(agent) for agent in self._agents):
+                # They would obey after the import, which takes long on a busy machine. There is nothing to save.
+                record_early_stop(self._run, self._verdict_file(self._start_number))
+                self._signal(signal.SIGKILL)
+                self._note("Ctrl-C: stopping", before="\n")
+                return
             self._signal(signal.SIGTERM)
             self._note("Ctrl-C: saving and stopping; once more kills", before="\n")
         else:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 _POLL_S = 0.01
+IMPORT_TITLE = "dist-train import for pid="  # of the prewarmed process, until it is an agent
 
 
 class AgentProcess(Protocol):
@@ -34,6 +35,13 @@ class AgentProcess(Protocol):
 
     def kill(self) -> None:
         """Send SIGKILL."""
+
+
+def still_imports(agent: AgentProcess) -> bool:
+    """Whether it is still the prewarmed process, which is no agent yet, or is to be forked from it."""
+    from dist_train.jobs.orphans import command_line  # no other command needs it
+
+    return agent.pid == 0 or any(word.startswith(IMPORT_TITLE) for word in command_line(agent.pid))
 
 
 class ForkedAgent:
