@@ -275,7 +275,7 @@ class Supervisor:
         if self._interrupts == 1:
             self._run.interrupted(f"local.{self._start_number}").touch()
             if self._agents and all(still_imports(agent) for agent in self._agents):
-                # They would obey after the import, which takes long on a busy machine. There is nothing to save.
+                # They would obey after the import, which may take seconds. There is nothing to save.
                 record_early_stop(self._run, self._verdict_file(self._start_number))
                 self._signal(signal.SIGKILL)
                 self._note("Ctrl-C: stopping", before="\n")
