@@ -37,13 +37,6 @@ class AgentProcess(Protocol):
         """Send SIGKILL."""
 
 
-def still_imports(agent: AgentProcess) -> bool:
-    """Whether it is still the prewarmed process, which is no agent yet, or is to be forked from it."""
-    from dist_train.jobs.orphans import command_line  # no other command needs it
-
-    return agent.pid == 0 or any(word.startswith(IMPORT_TITLE) for word in command_line(agent.pid))
-
-
 class ForkedAgent:
     """An agent that the prewarmed process forks when its import is done.
 

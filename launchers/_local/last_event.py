@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from dist_train.errors import ExitCode
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, newest_event, read_events
-from dist_train.rundir.records import write_bytes_atomic
 
 
 def record_last_loss(run: RunDir, exit_code: int) -> None:
@@ -34,18 +30,6 @@ def record_lost_start(run: RunDir, restarts_before: int) -> None:
     if restarts(run) == restarts_before:
         why = "the agent of node 0 was lost before an attempt began"
         append_event(run, "restarted", last.get("attempt"), why=why, began=False)
-
-
-def record_early_stop(run: RunDir, verdict_file: Path) -> None:
-    """Record Ctrl-C as node 0 does, for agents that have not begun: they still import torch, and are killed.
-
-    Args:
-        run: its newest event is that it was submitted, or that agents start again.
-        verdict_file: of this start.
-    """
-    write_bytes_atomic(verdict_file, f"{int(ExitCode.PREEMPTED)}\n".encode())
-    why, code = "stopped before an attempt had begun", int(ExitCode.INTERRUPTED)
-    append_event(run, "preempted", 0, step=None, why=why, exit_code=code)
 
 
 def restarts(run: RunDir) -> int:

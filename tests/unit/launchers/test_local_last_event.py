@@ -97,3 +97,37 @@ def test_ctrl_c_before_any_agent_has_begun_waits_for_no_import(
     last = list(read_events(run))[-1]
     assert (last["kind"], last["why"]) == ("preempted", "stopped before an attempt had begun")
     assert summarize(run).restarts == 0
+
+
+def test_ctrl_c_before_the_agents_start_is_obeyed(
+    tmp_path: Path, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    append_event(run, "submitted", launcher="local")
+
+    def interrupted(run: RunDir) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 0
+
+    monkeypatch.setattr("launchers.local.restarts", interrupted)
+    started = "touch ../started; sleep 3; echo 0 > verdict-local.0"
+    assert supervised(run, job(run_dir=run.path, max_restarts=3), started) == 130
+    assert not (run.path / "started").exists()
+    assert list(read_events(run))[-1]["why"] == "stopped before an attempt had begun"
+
+
+def test_sigterm_while_the_agents_are_started_is_passed_on(
+    tmp_path: Path, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    append_event(run, "submitted", launcher="local")
+
+    def terminated(run: RunDir) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("launchers.local.restarts", terminated)
+    spec = job(run_dir=run.path, max_restarts=0)
+    assert supervised(run, spec, "sleep 3; echo 0 > verdict-local.0") != 0
