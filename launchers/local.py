@@ -177,7 +177,10 @@ class Supervisor:
             while True:
                 code = self._run_once(self._start_number)
                 if self._interrupts:
-                    return self._code_of_interrupt(code)
+                    code = self._code_of_interrupt(code)
+                    if code == ExitCode.INTERRUPTED:
+                        record_early_stop(self._run, self._verdict_file(self._start_number))
+                    return code
                 if code != ExitCode.ATTEMPT_LOST:
                     record_last_loss(self._run, code)
                     return code

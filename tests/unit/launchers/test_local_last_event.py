@@ -131,3 +131,22 @@ def test_sigterm_while_the_agents_are_started_is_passed_on(
     monkeypatch.setattr("launchers.local.restarts", terminated)
     spec = job(run_dir=run.path, max_restarts=0)
     assert supervised(run, spec, "sleep 3; echo 0 > verdict-local.0") != 0
+
+
+def test_ctrl_c_that_ends_an_agent_before_it_has_recorded_anything_is_recorded(
+    tmp_path: Path, job: Callable[..., JobSpec]
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    append_event(run, "submitted", launcher="local")
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 20
+        while not (run.path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert supervised(run, job(run_dir=run.path, max_restarts=3), "touch ../started; exec sleep 15") == 130
+    last = list(read_events(run))[-1]
+    assert (last["kind"], last["why"]) == ("preempted", "stopped before an attempt had begun")
