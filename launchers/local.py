@@ -23,7 +23,7 @@ from dist_train.jobs.agent_command import agent_argv, agent_environ
 from dist_train.jobs.gpu_environment import environ_of
 from dist_train.jobs.host_port import host_port, listen_at, loopback
 from dist_train.jobs.log_files import follow_logs
-from dist_train.jobs.orphans import end_processes
+from dist_train.jobs.orphans import end_processes, wait_for_trackers
 from dist_train.jobs.run_state import lease_state
 from dist_train.jobs.spec import canonical_json
 from dist_train.jobs.terminal_writer import TerminalWriter
@@ -32,6 +32,7 @@ from dist_train.prewarm.prewarmed_agent import AgentStart, take_prewarmed
 from dist_train.rundir import RunDir
 from dist_train.rundir.events import append_event, read_events
 from dist_train.rundir.records import read_json, write_bytes_atomic
+from launchers._local.early_stop import record_early_stop, still_imports
 from launchers._local.last_event import record_last_loss, record_lost_start, restarts
 from launchers._local.lost_agents import LostAgents
 
@@ -136,6 +137,7 @@ class LocalLauncher(Launcher):
                 stderr=log,
                 start_new_session=True,
             )
+        supervisor.returncode = 0  # it stays: nobody waits for it, and none is to be warned of it
         return JobHandle(f"local:{supervisor.pid}")
 
     def wait(self, handle: JobHandle, run_dir: str) -> int:
@@ -161,7 +163,7 @@ class Supervisor:
         self._writer = TerminalWriter(lambda dropped: None)
         self._interrupts = self._restarts_before = 0
         self._first_start = self._start_number = 0
-        self._timed_out = False
+        self._timed_out = self._terminated = False
         self._deadline = None if spec.time_limit_s is None else time.monotonic() + spec.time_limit_s
 
     def run(self) -> int:
@@ -175,7 +177,10 @@ class Supervisor:
             while True:
                 code = self._run_once(self._start_number)
                 if self._interrupts:
-                    return self._code_of_interrupt(code)
+                    code = self._code_of_interrupt(code)
+                    if code == ExitCode.INTERRUPTED:
+                        record_early_stop(self._run, self._verdict_file(self._start_number))
+                    return code
                 if code != ExitCode.ATTEMPT_LOST:
                     record_last_loss(self._run, code)
                     return code
@@ -197,7 +202,12 @@ class Supervisor:
                 self._agent(node, start, host_port(host, port), listener)
                 for node in range(len(self._commands))
             ]
+            if self._interrupts:
+                record_early_stop(self._run, self._verdict_file(start))
+                return ExitCode.PREEMPTED
             self._start(starts, listener)
+        if self._interrupts or self._terminated:  # it may have come before there was anybody to signal
+            self._stop_agents()
         lost_node_file = self._run.lost_node(f"local.{start}")
         lost = LostAgents(self._agents, self._verdict_file(start), lost_node_file, self._note)
         while any(agent.poll() is None for agent in self._agents):
@@ -273,13 +283,22 @@ class Supervisor:
         self._interrupts += 1
         if self._interrupts == 1:
             self._run.interrupted(f"local.{self._start_number}").touch()
-            self._signal(signal.SIGTERM)
             self._note("Ctrl-C: saving and stopping; once more kills", before="\n")
+            self._stop_agents()
         else:
             self._signal(signal.SIGKILL)
 
     def _on_term(self, number: int, frame: object) -> None:
+        self._terminated = True
         self._signal(signal.SIGTERM)
+
+    def _stop_agents(self) -> None:
+        if self._interrupts and self._agents and all(still_imports(agent) for agent in self._agents):
+            # They would obey after the import, which may take seconds. There is nothing to save.
+            record_early_stop(self._run, self._verdict_file(self._start_number))
+            self._signal(signal.SIGKILL)
+        else:
+            self._signal(signal.SIGTERM)
 
     def _obey_time_limit(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline and not self._timed_out:
@@ -306,6 +325,7 @@ class Supervisor:
                 agent.kill()
                 agent.wait(timeout=_SECOND_CTRL_C_GRACE_S)
         end_processes(self._spec.run_id)
+        wait_for_trackers()
 
 
 def _supervisor_is_alive(handle: JobHandle) -> bool:

@@ -133,7 +133,7 @@ class _JobFollower:
         self._printed = ""
         self._verdict_deadline: float | None = None
         # A terminal whose reader has stopped must stop neither this loop nor Ctrl-C.
-        self._writer = TerminalWriter(self._say_dropped)
+        self._writer = TerminalWriter(self._say_dropped, self._note)
 
     def run(self) -> int:
         """Follow until Slurm reports the end, or until long after the final verdict."""

@@ -19,6 +19,7 @@ from dist_train.agent.warm_parent.process_reset import reset_process
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.start_method import import_for_ranks
 from dist_train.jobs.parent_death_signal import end_with_parent
+from dist_train.prewarm.agent_handle import IMPORT_TITLE
 from dist_train.prewarm.prewarmed_agent import MESSAGE, PREWARM, AgentStart
 
 
@@ -32,7 +33,7 @@ def become_agent(words: Sequence[str]) -> list[str]:
         return list(words)
     connection, command, kind = socket.socket(fileno=int(words[1])), int(words[2]), words[3]
     end_with_parent(command, signal.SIGKILL)
-    set_title(f"dist-train import for pid={command}")
+    set_title(f"{IMPORT_TITLE}{command}")
     imported = True
     try:
         import_for_ranks(kind)

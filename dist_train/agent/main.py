@@ -25,6 +25,7 @@ from dist_train.agent.workers.rank_output import STOPPED_READER_S, RankOutput
 from dist_train.agent.workers.start_method import choose_start_method
 from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.gpus import visible_gpus
+from dist_train.jobs.orphans import wait_for_trackers
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.jobs.terminal_writer import TerminalWriter
 
@@ -94,6 +95,7 @@ def _run(settings: Settings, platform: Platform) -> AgentExit:
     finally:
         if left := output.close():
             logger.warning("%d lines of output were not shown: the terminal's reader had stopped", left)
+        wait_for_trackers()  # the end of a pod or of a job step would kill them
 
 
 def _place_ranks(settings: Settings, platform: Platform, output: RankOutput) -> Settings:

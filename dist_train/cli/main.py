@@ -174,6 +174,8 @@ def run(argv: list[str] | None = None) -> int:
         return int(error.exit_code)
     except PermissionError as error:
         return _denied(error)
+    except FileNotFoundError:
+        return _no_file()
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             return _own_fault()
@@ -188,6 +190,18 @@ def _own_fault() -> int:
     traceback.print_exc()
     click.echo("dist-train itself has failed; please report it with the lines above", err=True)
     return int(ExitCode.INTERNAL)
+
+
+def _no_file() -> int:
+    """Verbs that look at relative paths meet a current folder that has been deleted."""
+    from dist_train.cli.options.working_folder import refuse_missing_folder
+
+    try:
+        refuse_missing_folder()
+    except DistTrainError as error:
+        click.echo(f"error: {error}", err=True)
+        return int(error.exit_code)
+    return _own_fault()
 
 
 def _denied(error: PermissionError) -> int:

@@ -6,6 +6,7 @@ comes then is dropped, and counted.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -17,6 +18,8 @@ from typing import TextIO
 QUEUE_BYTES = 16 << 20
 # A reader that has taken nothing for this long has stopped; before that it is only slow.
 _STOPPED_S = 0.25
+_READER_HAS_GONE = (errno.EPIPE, errno.EIO)  # of a pipe, of a terminal
+_LOGS_HAVE_IT = "the log files have every line (dist-train logs)"
 _WRITE_BYTES = 4096  # PIPE_BUF: what several processes write at once is not mixed
 
 
@@ -25,10 +28,12 @@ class TerminalWriter:
 
     Args:
         on_dropped: called with the number of lines that were dropped, once the reader takes output again.
+        say: prints a line on stderr; called once with why output cannot be written, but not of a gone reader.
     """
 
-    def __init__(self, on_dropped: Callable[[int], None]) -> None:
+    def __init__(self, on_dropped: Callable[[int], None], say: Callable[[str], None] | None = None) -> None:
         self._on_dropped = on_dropped
+        self._say = say
         self._queue: deque[tuple[int, bytes]] = deque()
         self._writing = b""
         self._queued = 0  # bytes, with those that are being written
@@ -92,7 +97,10 @@ class TerminalWriter:
                     self._changed.wait()
                 descriptor, data = self._next()
                 self._writing = data
-            _write(descriptor, data)
+            try:
+                _write(descriptor, data)
+            except OSError as error:
+                self._say_failed(error)
             with self._changed:
                 self._writing = b""
                 self._queued -= len(data)
@@ -117,6 +125,12 @@ class TerminalWriter:
             dropped, self._dropped = self._dropped, 0
             self._on_dropped(dropped)
 
+    def _say_failed(self, error: OSError) -> None:
+        """Tell of the first write that failed, before it counts as written: close() waits for the line."""
+        say, self._say = self._say, None
+        if say is not None and error.errno not in _READER_HAS_GONE:
+            say(f"the ranks' output cannot be written here: {error.strerror}; {_LOGS_HAVE_IT}")
+
 
 def same_file(one: TextIO, other: TextIO) -> bool:
     """Whether two streams write to the same terminal, pipe or file."""
@@ -131,14 +145,13 @@ def _lines(data: bytes) -> int:
 
 
 def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it; raises OSError."""
     left = memoryview(data)
     while left:
         try:
             left = left[os.write(descriptor, left) :]
         except BlockingIOError:
             select.select([], [descriptor], [], 1.0)
-        except OSError:
-            return  # the terminal is gone; the log files have every line
 
 
 def _write_in_memory(stream: TextIO | None, data: bytes) -> None:

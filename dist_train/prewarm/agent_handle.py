@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 _POLL_S = 0.01
+IMPORT_TITLE = "dist-train import for pid="  # of the prewarmed process, until it is an agent
 
 
 class AgentProcess(Protocol):

@@ -112,6 +112,8 @@ class PrewarmedAgent:
             return None
         finally:
             os.close(body)
+        if not self._others:
+            self._connection.close()  # no answer will come
         others = [ForkedAgent(lambda at=at: self._pid_of(at)) for at in range(self._others)]  # type: ignore[misc]
         return [self._process, *others]
 

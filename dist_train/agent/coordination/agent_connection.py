@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.handshake import ConnectionSeals
@@ -47,5 +48,7 @@ class AgentConnection:
         return None if line is None else decode(self._seals.received.check(line))
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; a thread that waits in receive() gets its end."""
+        with suppress(OSError):  # the other side has gone before
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

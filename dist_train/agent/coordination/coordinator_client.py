@@ -95,7 +95,8 @@ class CoordinatorClient:
             logger.warning("connection to node 0: %s", error)
             self._connection.close()
         except (OSError, ValueError) as error:
-            logger.info("connection to node 0: %s", error)
+            if not self._closed.is_set():  # closed here: there is nothing to tell
+                logger.info("connection to node 0: %s", error)
         self._set_lost(why)
 
     def _receive(self, message: Message) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib.machinery import BuiltinImporter, FrozenImporter
+from importlib.machinery import BuiltinImporter, FrozenImporter, all_suffixes
 from pathlib import Path
 
-_SUFFIXES = (".py", ".so")
 _STDLIB = Path(os.__file__).parent
 # "module 'random' has no attribute …", "cannot import name … from 'random' (…)"
 _MODULE_IN_ERROR = re.compile(r"\b(?:module|from) '(\w+)'")
@@ -78,11 +77,16 @@ def _imported_at_start() -> frozenset[str]:
 
 
 def _is_importable(folder: Path, name: str) -> bool:
-    """Whether an import of the name before the first dot finds this file or package, and finds it first."""
+    """Whether an import of the name before the first dot finds this file or package, and finds it first.
+
+    A folder without __init__ comes last of all, after the standard library and site-packages.
+    """
     module = name.split(".")[0]
     if module in _OURS or BuiltinImporter.find_spec(module) or FrozenImporter.find_spec(module):
         return False
-    return name.endswith(_SUFFIXES) if "." in name else (folder / name / "__init__.py").exists()
+    if name == module:
+        return any((folder / name / f"__init__{suffix}").is_file() for suffix in all_suffixes())
+    return name.removeprefix(module) in all_suffixes() and (folder / name).is_file()
 
 
 def _is_from(folder: Path, module: str) -> bool:

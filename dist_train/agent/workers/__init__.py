@@ -3,6 +3,7 @@
 elastic_agent       NodeAgent: torch's LocalElasticAgent with our start, stop and exit barrier
 rank                Rank: one rank as a process, its start and its signals
 start_method        StartMethod: ranks are forked from the warm parent, or spawned
+process_group       a rank's process group at the rank's end
 processes           Workers: the ranks of an attempt, watched by pidfd
 stack_dump          whether a rank is still printing its stacks
 worker_environment  the environment of one rank

@@ -46,6 +46,7 @@ from dist_train.agent.workers.exit_watchdog import ExitWatchdog
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
 from dist_train.agent.workers.memory_watch import MemoryWatch
+from dist_train.agent.workers.process_group import program_left
 from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
@@ -231,12 +232,17 @@ class NodeAgent(LocalElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 30) -> None:
         if self._workers is not None:
             self._workers.kill(dump_stacks=False)
+            ended_well = all(rank.ended_well for rank in self._workers.ranks)
             self._workers = None
-            self._end_orphans()
+            self._end_orphans(self._note_left_running if ended_well else None)
 
-    def _end_orphans(self) -> None:
+    def _note_left_running(self, pid: int) -> None:
+        if program := program_left(pid):
+            self._output.note_left_running("a rank", program)
+
+    def _end_orphans(self, before: Callable[[int], None] | None = None) -> None:
         """End the processes that ranks had started and left behind on this node."""
-        ended = end_processes(self._settings.run_id, self._settings.node)
+        ended = end_processes(self._settings.run_id, self._settings.node, before)
         if ended:
             logger.info("ended processes that ranks had left behind: %s", ended)
 

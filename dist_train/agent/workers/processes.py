@@ -20,6 +20,7 @@ from typing import IO
 
 from dist_train.agent import timeouts
 from dist_train.agent.workers.exit_descriptor import exit_descriptor
+from dist_train.agent.workers.process_group import end_group
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
 from dist_train.agent.workers.stack_dump import may_be_dumping
@@ -89,7 +90,7 @@ class Workers:
             )
         for rank in self.ranks:
             if rank.returncode is None:
-                rank.end_group()
+                end_group(rank.process.pid)
         if not self._wait_ended(timeouts.PROCESS_DEATH_S):
             left = [str(rank.process.pid) for rank in self.ranks if rank.returncode is None]
             self._output.note(
@@ -181,8 +182,10 @@ class Workers:
                 self._finish(kind, rank)
         self._forget(descriptor)
         os.close(descriptor)
-        rank.end_group()
+        left = end_group(rank.process.pid)
         rank.returncode = self._code(rank, rank.process.wait())
+        if left and rank.ended_well:
+            self._output.note_left_running(f"rank {rank.rank}", left[0])
         UNREAPED.discard(rank.process.pid)
         self._changed.set()
         self._on_exit(rank)

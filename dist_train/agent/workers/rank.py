@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -57,13 +56,11 @@ class Rank:
             with suppress(OSError):
                 os.kill(self.process.pid, number)
 
-    def end_group(self) -> None:
-        """SIGKILL the rank's process group: itself and its loader workers.
-
-        Only before it is reaped: until then no other process can have its pid.
-        """
-        with suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+    @property
+    def ended_well(self) -> bool:
+        """Whether its script has come to its own end, with exit code 0."""
+        stopped = self.ended_by_us or self.interrupted or self.limit_exceeded or self.cut_short
+        return self.returncode == 0 and not stopped
 
     def error_record(self) -> dict[str, object] | None:
         """Read the rank's exception as worker_main wrote it, if it did."""

@@ -47,12 +47,13 @@ class RankOutput:
         self._prefix_stdout = self._show is None or len(self._show) > 1
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._err_writer = TerminalWriter(self._note_dropped)
+        self._err_writer = TerminalWriter(self._note_dropped, self.note)
         one_terminal = same_file(self._out, self._err)
-        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
+        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped, self.note)
         self._held: deque[_Held] = deque()
         self._held_of: dict[str, list[_Held]] = {}
         self._noted: set[str] = set()
+        self._left_is_said = False
         self._next_number = 0
         self._last: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -87,6 +88,19 @@ class RankOutput:
         if text not in self._noted:
             self._noted.add(text)
             self.note(text)
+
+    def note_left_running(self, who: str, program: str) -> None:
+        """Say that a program which a script had left running was ended with it: of the first one alone.
+
+        Args:
+            who: whose it was.
+            program: its command line.
+        """
+        if not self._left_is_said:
+            self._left_is_said = True
+            self.note(
+                f"{who} has left a process running, ended with it: {program} (wait for it in the script)"
+            )
 
     def report(self, text: str) -> None:
         """Print lines of the agent's own without a prefix, on stderr."""

@@ -16,6 +16,7 @@ import click
 from dist_train.cli.options.param_types import Count
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once
+from dist_train.cli.options.working_folder import refuse_missing_folder
 from dist_train.cli.run.drill_run import EVERY_STEPS, STEPS, Kill, Trained, train
 from dist_train.errors import ConfigError, ExitCode, UnavailableError
 from dist_train.rundir.directory import take_free_name
@@ -44,6 +45,7 @@ def drill(ranks: int | None, seed: int | None, keep: bool) -> int:
     Ends with 0 and "same bits" if weights, optimizer state and metrics are equal to the last bit, with 1 and
     the difference if not. Takes some seconds, leaves nothing behind.
     """
+    refuse_missing_folder()
     ranks = ranks or 3
     seed = secrets.randbelow(10_000) if seed is None else seed
     kill = choose(seed, ranks)

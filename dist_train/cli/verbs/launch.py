@@ -12,6 +12,7 @@ from dist_train.cli.launch.arguments import YAML_SUFFIXES, asks_for_help, parse,
 from dist_train.cli.launch.launch_options import LaunchCommand, option_groups
 from dist_train.cli.options.shell_complete import files
 from dist_train.cli.options.verb import examples
+from dist_train.cli.options.working_folder import refuse_missing_folder
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -76,6 +77,7 @@ def launch(argv: Sequence[str]) -> int:
     from dist_train.cli.live.display_mode import choose
     from dist_train.jobs.launcher import SubmissionUnknown, SubmittedMeanwhile
 
+    refuse_missing_folder()
     command = make_command()
     arguments = parse(command, argv)
     job = build_job(arguments, command.groups)

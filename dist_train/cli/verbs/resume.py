@@ -24,6 +24,7 @@ from dist_train.cli.options.param_types import (
 )
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once, progress_option, run_argument
+from dist_train.cli.options.working_folder import refuse_missing_folder
 from dist_train.cli.run.find_run import OpenedRun, open_run, read_job
 from dist_train.cli.run.job_state import is_active, is_unknown, query_state
 from dist_train.cli.run.resume_lock import resume_lock
@@ -86,6 +87,7 @@ def resume(run: str, progress: str | None, detach: bool, dry_run: bool, **change
     """Go on with RUN: one that failed, was preempted or cancelled, or whose launcher died."""
     if detach and dry_run:
         raise UsageError("--dry-run submits nothing, so there is nothing to --detach from")
+    refuse_missing_folder()
     opened = open_run(run)
     refuse_foreign(opened.run)
     _refuse_by_hand(opened)

@@ -16,9 +16,11 @@ class FollowOutput:
     def __init__(self) -> None:
         self._out, self._err = sys.stdout, sys.stderr
         self._out.flush()
-        self._err_writer = TerminalWriter(self._note_dropped)
+        self._err_writer = TerminalWriter(self._note_dropped, self.notice)
         one_terminal = same_file(self._out, self._err)
-        self._out_writer = self._err_writer if one_terminal else TerminalWriter(self._note_dropped)
+        self._out_writer = (
+            self._err_writer if one_terminal else TerminalWriter(self._note_dropped, self.notice)
+        )
 
     @property
     def is_behind(self) -> bool:

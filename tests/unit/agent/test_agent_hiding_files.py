@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import ModuleType
 
@@ -48,6 +49,41 @@ def test_a_file_hides_an_installed_module_whose_environment_is_in_its_folder(
     monkeypatch.setitem(sys.modules, "installed_one", module)
     (tmp_path / "installed_one.py").touch()
     assert hiding_files(tmp_path) == {"installed_one": "installed_one.py"}
+
+
+OTHER_ABI = "hidden_one.cpython-39-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize("name", ["hidden_one.bak.py", "hidden_one.old.so", OTHER_ABI, "hidden_one.txt"])
+def test_a_file_that_no_import_finds_hides_nothing(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hidden_one", ModuleType("hidden_one"))
+    (tmp_path / name).touch()
+    assert hiding_files(tmp_path) == {}
+
+
+def test_a_folder_and_a_dangling_link_with_the_name_of_a_file_hide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hidden_one", ModuleType("hidden_one"))
+    (tmp_path / "hidden_one.py").mkdir()
+    (tmp_path / "hidden_one.so").symlink_to(tmp_path / "missing")
+    (tmp_path / "hidden_one").mkdir()
+    (tmp_path / "hidden_one" / "__init__.py").mkdir()
+    assert hiding_files(tmp_path) == {}
+
+
+@pytest.mark.parametrize("suffix", all_suffixes())
+@pytest.mark.parametrize("package", [False, True])
+def test_whatever_an_import_finds_hides_a_module(
+    tmp_path: Path, suffix: str, package: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hidden_one", ModuleType("hidden_one"))
+    file = tmp_path / "hidden_one" / f"__init__{suffix}" if package else tmp_path / f"hidden_one{suffix}"
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    assert hiding_files(tmp_path) == {"hidden_one": "hidden_one" if package else file.name}
 
 
 def test_the_next_import_finds_the_file_and_earlier_ones_keep_the_module(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import socket
+import threading
 import time
 from typing import cast
 
@@ -13,6 +15,7 @@ from node_zero_server import KEY, WITHIN_S, Kept, join, serving
 from dist_train.agent import timeouts
 from dist_train.agent.coordination import coordinator_server
 from dist_train.agent.coordination.coordinator import Send
+from dist_train.agent.coordination.coordinator_client import CoordinatorClient
 from dist_train.agent.coordination.handshake import HandshakeAnswer
 from dist_train.agent.coordination.membership_line import node_names, nodes_here
 from dist_train.agent.coordination.messages import Heartbeat, Message, RankExited, StopWorkers
@@ -73,6 +76,21 @@ def test_silence_while_node_0_was_held_itself_is_no_loss(monkeypatch: pytest.Mon
         assert time.monotonic() - held_until > 1.4
         assert (node, "no heartbeat for 1.5 s" in why) == (1, True)
         connection.close()
+
+
+def test_a_connection_that_was_closed_here_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    before = set(threading.enumerate())
+    with caplog.at_level(logging.INFO, "dist_train"), serving(Kept(2)) as endpoint:
+        client = CoordinatorClient(join(endpoint), lambda reason: None, lambda waiting: None)
+        reader = next(
+            thread for thread in set(threading.enumerate()) - before if thread.name == "agent-client"
+        )
+        assert not client.wait(lambda: False, 0.1)  # it has begun to read
+        client.close()
+        reader.join(WITHIN_S / 2)
+        assert not reader.is_alive()
+    assert "connection to node 0" not in caplog.text
+    assert client.lost is None
 
 
 def peers(*addresses: str) -> list[PeerConnection]:

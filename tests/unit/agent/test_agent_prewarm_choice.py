@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -160,6 +161,25 @@ def test_it_is_taken_over_only_where_the_plan_is_what_was_expected(
         assert (found is not None, begun.ended) == (taken, not taken)
         assert not prewarmed_agent._begun
     finally:
+        begun.end()
+
+
+def test_nothing_that_has_become_an_agent_is_left_to_the_garbage_collector() -> None:
+    """Under PYTHONWARNINGS=error and PYTHONDEVMODE=1 a socket that was not closed is said on the terminal."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    begun = Begun()
+    del begun.agent.become, begun.agent.end
+    begun.agent._connection, begun.agent._pids = ours, None
+    try:
+        assert begun.agent.become([AgentStart([], {}, 1, None)], ours.fileno()) == [begun.agent._process]
+        assert ours.fileno() == -1
+        message, descriptors, _, _ = socket.recv_fds(theirs, 100, 8)
+        assert (message, len(descriptors)) == (prewarmed_agent.MESSAGE, 4)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    finally:
+        theirs.close()
+        ours.close()
         begun.end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import threading
@@ -92,6 +93,39 @@ def test_supervision_and_logs_go_on_and_dropped_lines_are_counted(
     assert len(shown) + int(dropped[0]) == LINES
     assert shown == sorted(shown)
     assert "one more word" in err.text
+
+
+def test_output_that_cannot_be_written_is_said_once() -> None:
+    err = StoppedReader()
+    with open("/dev/full", "w") as full:
+        output = RankOutput("host", out=full, err=err.stream)
+        for _ in range(3):
+            output.pass_on(b"a line of rank 0\n")
+            time.sleep(0.05)
+        assert output.close(20.0) == 0
+    reader = err.read_all()
+    err.stream.close()
+    reader.join(20)
+    assert err.text.splitlines() == [
+        "[dist-train host] the ranks' output cannot be written here: No space left on device; "
+        "the log files have every line (dist-train logs)"
+    ]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one terminal", "a pipe and a terminal"])
+def test_of_a_reader_that_has_gone_nothing_is_said(together: bool) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    err = StoppedReader()
+    with os.fdopen(write, "wb", buffering=0) as gone:
+        stream = io.TextIOWrapper(gone, write_through=True)
+        output = RankOutput("host", out=stream, err=stream if together else err.stream)
+        output.pass_on(b"a line of rank 0\n")
+        assert output.close(20.0) == 0
+    reader = err.read_all()
+    err.stream.close()
+    reader.join(20)
+    assert err.text == ""
 
 
 def test_an_agent_does_not_wait_for_ever_for_its_last_words() -> None:

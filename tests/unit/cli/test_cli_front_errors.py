@@ -104,6 +104,24 @@ def test_each_mistake_is_named_with_a_hint(
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize("verb", ["launch", "resume", "drill", "status", "logs", "list", "cancel"])
+def test_a_current_folder_that_was_deleted_is_named(
+    tmp_path: Path, dist_train: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setenv("PWD", str(tmp_path / "gone"))
+    (tmp_path / "gone").rmdir()
+    options = ["--run-dir", str(tmp_path / "run"), str(tmp_path / "script.py")] if verb == "launch" else []
+    found = dist_train(verb, *options)
+    assert found.code == 78, found
+    assert f"the current folder does not exist: {tmp_path / 'gone'}" in found.err
+    assert "hint:  `cd` to a folder that exists" in found.err
+    assert "Traceback" not in found.err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "script.py"]
+
+
 @pytest.mark.parametrize("verb", ["status", "cancel", "resume", "logs"])
 def test_a_name_that_means_two_runs_is_not_guessed(
     make_run: Callable[..., Any], here: Path, dist_train: Any, verb: str
