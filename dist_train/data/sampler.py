@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 
 from dist_train.data.dataset_fingerprint import fingerprint, refuse_other_data, whole_number
 from dist_train.data.permutation import PERMUTATION_VERSION, Permutation
+from dist_train.distributed.run import current
 from dist_train.env import RankInfo
 from dist_train.errors import CheckpointError
 
@@ -153,6 +154,9 @@ class DistributedSampler(Sampler[int]):
 
 
 def _rank_and_size() -> tuple[int, int]:
+    run = current()
+    if run is not None:
+        return run.place.data_rank, run.place.data_size
     if torch_dist.is_available() and torch_dist.is_initialized():
         return torch_dist.get_rank(), torch_dist.get_world_size()
     info = RankInfo.from_env()

@@ -84,8 +84,9 @@ def _loop(meeting: str, strategy: str, data: Any) -> list[Any]:
                 # As a stage of a pipeline, which has no loss.
                 own = loss.detach().sum() if run.place.counts else 100.0
                 means.append(run.mean(own, count=len(batch)))
+        sampler = dt.DistributedSampler(range(8), shuffle=False)
         rows = run.gather(torch.tensor([float(run.place.data_rank)])).tolist()
-        return [seen, weights, means, rows, float(torch.rand(1))]
+        return [seen, weights, means, rows, float(torch.rand(1)), list(sampler)]
 
 
 @pytest.mark.multiprocess
@@ -102,7 +103,8 @@ def test_a_loop_of_ones_own_trains_as_with_one_rank_for_each_share(data: Any, ra
             assert rank[1] == pytest.approx(expected[1], rel=1e-12)
             assert rank[2] == pytest.approx(expected[2], rel=1e-12)
             assert rank[3] == expected[3], "each share's rows once"
-    assert [rank[4] for rank in four] == [two[0][4], two[0][4], two[1][4], two[1][4]], "random numbers"
+    for value in (4, 5):  # random numbers, the sampler's indices
+        assert [rank[value] for rank in four] == [two[i][value] for i in (0, 0, 1, 1)]
 
 
 @pytest.mark.multiprocess
