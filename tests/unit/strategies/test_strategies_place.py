@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 import dist_train as dt
 from dist_train import registry
 from dist_train.config.load import load_text
+from dist_train.data import DistributedSampler
 from dist_train.distributed import current
 from dist_train.distributed.place import Place
 from dist_train.errors import ConfigError, UsageError
@@ -84,7 +85,7 @@ def _loop(meeting: str, strategy: str, data: Any) -> list[Any]:
                 # As a stage of a pipeline, which has no loss.
                 own = loss.detach().sum() if run.place.counts else 100.0
                 means.append(run.mean(own, count=len(batch)))
-        sampler = dt.DistributedSampler(range(8), shuffle=False)
+        sampler = DistributedSampler(range(8), shuffle=False)
         rows = run.gather(torch.tensor([float(run.place.data_rank)])).tolist()
         return [seen, weights, means, rows, float(torch.rand(1)), list(sampler)]
 
