@@ -18,7 +18,7 @@ from dist_train.errors import UsageError
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control
-    from dist_train.distributed.torch_stores import Store
+    from dist_train.distributed.stores.torch_stores import Store
 
 # How long another rank waits for rank 0 to begin; as long as collectives wait by default.
 BEGIN_S = 600.0

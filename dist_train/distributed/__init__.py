@@ -3,8 +3,7 @@
 run                   `Run`: what `dt.init` returns; `current()` is the open one
 init_groups           form the job's process group and the control group
 init_method           parse env://, tcp://HOST:PORT and file:///PATH
-tcp_store, file_store the rendezvous store of each kind, failing with a reason
-torch_stores          torch's store classes under names that mypy knows
+stores                the rendezvous store of each kind, failing with a reason
 membership_check      wait for all ranks; refuse missing ranks, duplicates and shared GPUs
 place                 `Place`: where a rank stands in the mesh, and its share of the data
 control_group         `Control`: collectives for small values on a gloo group of its own

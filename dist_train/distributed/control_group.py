@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import torch
 import torch.distributed as torch_dist
 
-from dist_train.distributed.torch_stores import Store
+from dist_train.distributed.stores.torch_stores import Store
 from dist_train.rundir.times.span_clock import COMMUNICATION, COMPUTE, span_clock
 
 # Anything that json.dumps takes and gives back equal: no tuples, string keys only.

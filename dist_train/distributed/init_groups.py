@@ -12,14 +12,15 @@ import torch
 import torch.distributed as torch_dist
 
 from dist_train import env
-from dist_train.distributed import devices, file_store, tcp_store
+from dist_train.distributed import devices
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.group_teardown.deadlines import bounded_start
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_for_reducers
 from dist_train.distributed.init_method import FileRendezvous, Rendezvous, TcpRendezvous, parse
 from dist_train.distributed.keyed_exchange import KeyedExchange
 from dist_train.distributed.membership_check import MembershipCheck
-from dist_train.distributed.torch_stores import PrefixStore, Store
+from dist_train.distributed.stores import file_store, tcp_store
+from dist_train.distributed.stores.torch_stores import PrefixStore, Store
 from dist_train.env import RankInfo
 from dist_train.errors import ConfigError, RendezvousError
 

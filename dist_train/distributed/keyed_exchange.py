@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dist_train.distributed.control_group import JsonValue
-from dist_train.distributed.torch_stores import Store
+from dist_train.distributed.stores.torch_stores import Store
 from dist_train.errors import ConfigError
 from dist_train.rundir.name_ranks import name_ranks
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 import psutil
 import torch.distributed as torch_dist
 
-from dist_train.distributed.torch_stores import Store
+from dist_train.distributed.stores.torch_stores import Store
 from dist_train.errors import RendezvousError
 from dist_train.rundir.name_ranks import name_ranks
 from dist_train.rundir.this_machine import this_machine

@@ -6,7 +6,8 @@ the processes that they had started. A name or a pid may belong to another progr
 
 multiprocessing's resource trackers are not killed: each removes what its program has leaked. It reads a
 pipe, and ends by itself when the last process that holds the pipe has ended, however that ended. Killed with
-the others, it would leave leaked shared memory in /dev/shm until the next boot.
+the others, it would leave leaked shared memory in /dev/shm until the next boot. torch has one of its own for
+its sharing strategy file_system.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _TRIES_S = 2.0
 _TRACKER_PATIENCE_S = 5.0
 _LOOK_S = 0.01
 _TRACKER = "from multiprocessing.resource_tracker import main;main("
+_TORCH_TRACKER = "torch_shm_manager"
 _waiting: dict[int, threading.Thread] = {}
 
 
@@ -115,7 +117,13 @@ def command_line(pid: int) -> list[str]:
 
 def is_resource_tracker(pid: int) -> bool:
     """Whether this process is a resource tracker that runs."""
-    return any(word.startswith(_TRACKER) for word in command_line(pid))
+    words = command_line(pid)
+    return any(word.startswith(_TRACKER) for word in words) or is_torch_tracker(words)
+
+
+def is_torch_tracker(words: list[str]) -> bool:
+    """Whether this is the command line of the process that removes torch's shared memory."""
+    return bool(words) and os.path.basename(words[0]) == _TORCH_TRACKER
 
 
 def let_tracker_end(pid: int, patience_s: float = _TRACKER_PATIENCE_S) -> None:

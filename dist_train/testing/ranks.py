@@ -210,12 +210,12 @@ def _listen() -> socket.socket:
     of an IPv4 client of a socket for both families (::ffff:127.0.0.1) is in no /etc/hosts, so that a name
     server that answers in seconds stops all ranks for half a minute.
     """
-    from dist_train.distributed.tcp_store import listen_on_loopback
+    from dist_train.distributed.stores.tcp_store import listen_on_loopback
 
     return listen_on_loopback()
 
 
 def _serve(listener: socket.socket) -> object:
-    from dist_train.distributed.tcp_store import serve_at
+    from dist_train.distributed.stores.tcp_store import serve_at
 
     return serve_at(listener)

@@ -50,7 +50,7 @@ def test_four_nodes_with_gpus_are_idle(slurm: SlurmCluster) -> None:
     assert slurm.node_states() == {f"127.0.0.{i}": "idle" for i in (11, 12, 13, 14)}
     assert all(slurm.node(name)["Gres"] == "gpu:4,nvme:2" for name in slurm.names)
     assert os.environ["SLURM_CONF"] == slurm.environ["SLURM_CONF"]
-    assert slurm.start_s < 10
+    assert slurm.start_s < 30  # some 4 s alone; other groups of tests start their processes at the same time
 
 
 def test_a_job_runs_on_two_nodes_and_sees_gpus(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import signal
 import time
 from contextlib import suppress
 
-from dist_train.jobs.orphans import command_line, is_resource_tracker, let_tracker_end, running_processes
+from dist_train.jobs.orphans import (
+    command_line,
+    is_resource_tracker,
+    is_torch_tracker,
+    let_tracker_end,
+    running_processes,
+)
 from dist_train.jobs.process_identity import started_at
 
 _MOST_SHOWN = 100
@@ -54,7 +60,11 @@ def end_group(group: int) -> list[str]:
 def program_left(pid: int) -> str | None:
     """Return the command line of a program that a script has started, cut; None where a library has."""
     words = command_line(pid)
-    if not words or any(word.startswith(_NOT_OF_THE_SCRIPT) or _TORCH_COMPILER in word for word in words):
+    if (
+        not words
+        or is_torch_tracker(words)
+        or any(word.startswith(_NOT_OF_THE_SCRIPT) or _TORCH_COMPILER in word for word in words)
+    ):
         return None
     text = shlex.join(words)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

@@ -7,8 +7,8 @@ import socket
 import psutil
 import pytest
 
-from dist_train.distributed import tcp_store
 from dist_train.distributed.init_method import TcpRendezvous
+from dist_train.distributed.stores import tcp_store
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from dist_train.distributed.membership_check import HANDSHAKE_KEY
-from dist_train.distributed.torch_stores import FileStore, Store
+from dist_train.distributed.stores.torch_stores import FileStore, Store
 from dist_train.errors import RendezvousError
 
 logger = logging.getLogger(__name__)

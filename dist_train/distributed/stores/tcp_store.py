@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 from dist_train.distributed.init_method import TcpRendezvous
-from dist_train.distributed.torch_stores import Store, TCPStore
+from dist_train.distributed.stores.torch_stores import Store, TCPStore
 from dist_train.errors import RendezvousError
 from dist_train.jobs.host_port import listen_at, loopback
 from dist_train.jobs.port_holder import port_holder
