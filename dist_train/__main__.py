@@ -16,6 +16,6 @@ def _leave_out_this_folder() -> None:
 
 if __name__ == "__main__":
     _leave_out_this_folder()
-    from dist_train.cli.command import main
+    from dist_train.cli.console_script import main
 
     main()

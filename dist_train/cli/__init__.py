@@ -1,6 +1,6 @@
 """The command line `dist-train`; it loads no torch. Each sub-package imports only those before it.
 
-command  the first code: Ctrl-C is 130 while the rest is imported
+console_script  the first code: Ctrl-C is 130 while the rest is imported
 main     finds the verb, imports only its module, turns errors into text and exit codes
 output   tables and `--json`
 run      a run on disk and its job: find it, query its state, read its records and checkpoints

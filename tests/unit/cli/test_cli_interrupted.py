@@ -31,7 +31,7 @@ def test_an_interrupt_while_the_command_is_imported(tmp_path: Path) -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'click': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
-        "from dist_train.cli.command import main\n"
+        "from dist_train.cli.console_script import main\n"
         "main()\n"
     )
     done = subprocess.run(
