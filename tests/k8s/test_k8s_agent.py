@@ -235,7 +235,7 @@ def test_a_pod_0_that_is_stopped_while_the_pods_gather_is_waited_for(gang: Gang)
 @pytest.mark.proof
 @pytest.mark.parametrize("number", range(4))
 def test_a_pod_killed_in_the_first_seconds_is_followed_by_another(gang: Gang, number: int) -> None:
-    target, node = script(gang, "import time\ntime.sleep(3)\n"), number % 2
+    target, node = script(gang, "import time\ntime.sleep(4)\n"), number % 2
     pods = [gang.start(0, target), gang.start(1, target)]
     time.sleep(random.Random(number).uniform(0.0, 4.0))
     assert all(pod.process.poll() is None for pod in pods)
