@@ -17,6 +17,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 import weakref
 from collections.abc import Collection
 from contextlib import suppress
@@ -170,8 +171,11 @@ def _finalize_objects() -> None:
     for each in reversed(gc.get_objects()):
         finalizer = getattr(type(each), "__del__", None)
         if isinstance(finalizer, FunctionType):
-            with suppress(Exception):
+            try:
                 finalizer(each)
+            except Exception:  # as the interpreter says it, which goes on too
+                print(f"Exception ignored in: {finalizer!r}", file=sys.stderr)
+                traceback.print_exc()
 
 
 def _close_files() -> None:
@@ -179,7 +183,7 @@ def _close_files() -> None:
     kept = {id(layer) for name in _STREAMS for layer in _layers(getattr(sys, name))}
     files = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase) and id(each) not in kept]
     for each in sorted(files, key=_height, reverse=True):
-        with suppress(Exception):
+        with suppress(Exception):  # the interpreter says nothing of a file that cannot be closed at its end
             each.close()
 
 

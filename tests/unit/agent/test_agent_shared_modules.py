@@ -136,6 +136,19 @@ def test_a_stream_that_the_program_has_detached_is_no_failure(tmp_path: Path, pr
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
 
 
+def test_a_finalizer_that_fails_is_said_and_the_others_run(tmp_path: Path) -> None:
+    program = """
+    class Fails:
+        def __del__(self): raise ValueError("of a finalizer")
+    json.kept = [Loud("before"), Fails(), Loud("after")]
+    """
+    done = run(tmp_path, program)
+    assert done.returncode == 7
+    assert sorted(done.stdout.splitlines()) == ["freed after", "freed before"]
+    assert done.stderr.startswith("Exception ignored in: <function Fails.__del__")
+    assert done.stderr.endswith("ValueError: of a finalizer\n")
+
+
 def test_a_module_is_not_run_once_more_by_a_finalizer(tmp_path: Path) -> None:
     (tmp_path / "writes.py").write_text("out = open('rows.txt', 'w')\n")
     program = """
