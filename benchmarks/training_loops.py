@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import tempfile
 import threading
 import warnings
@@ -163,9 +164,6 @@ def with_lightning(shape: Shape) -> Loop:
         def on_train_batch_start(self, batch: Any, index: int) -> None:
             turns.begin_step()
 
-        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
-            turns.end_step()
-
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(os.environ["WORLD_SIZE"]),
@@ -191,32 +189,33 @@ def with_lightning(shape: Shape) -> Loop:
 
 
 class _Turns:
-    """Lets a loop in another thread do so many steps, and waits for them."""
+    """Lets a loop in another thread do so many steps, and waits for them.
+
+    A round ends where the step after it begins: before that the loop may be at a collective of its own, and
+    this thread's barrier would come at another place in the order on every rank.
+    """
 
     def __init__(self) -> None:
-        self._begin, self._end = threading.Semaphore(0), threading.Semaphore(0)
+        self._rounds: queue.Queue[int] = queue.Queue()
+        self._ends: queue.Queue[BaseException | None] = queue.Queue()
         self._left = 0
-        self._error: BaseException | None = None
+        self._is_in_round = False
 
     def train(self, steps: int) -> None:
-        self._left = steps
-        self._begin.release()
-        self._end.acquire()
-        if self._error is not None:
-            raise self._error
+        self._rounds.put(steps)
+        error = self._ends.get()
+        if error is not None:
+            raise error
 
     def begin_step(self) -> None:
         if self._left == 0:
-            self._begin.acquire()
-
-    def end_step(self) -> None:
+            if self._is_in_round:
+                self._ends.put(None)
+            self._left, self._is_in_round = self._rounds.get(), True
         self._left -= 1
-        if self._left == 0:
-            self._end.release()
 
     def failed(self, error: BaseException) -> None:
-        self._error = error
-        self._end.release()
+        self._ends.put(error)
 
 
 def endless(epochs: Callable[[int], Any]) -> Iterator[Any]:
