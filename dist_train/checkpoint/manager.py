@@ -18,6 +18,7 @@ from dist_train.checkpoint.run_context import (
     determinism_facts,
     note_restored,
     note_saved,
+    place_of,
     run_and_attempt,
     run_seed,
     settle_finite_check,
@@ -169,10 +170,11 @@ class CheckpointManager:
             NonFiniteError: what run.check_finite was given is not finite; nothing is committed.
         """
         started, control = time.perf_counter(), self.control
+        place = place_of(control)
         settle_finite_check()
         collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
         differing = differing_buffers(control, step, collected)
-        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, differing))
+        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, differing))
         per_rank = gather_per_rank(control, own) | gather_entries(control, collected)
         if data is None and not (epoch or samples_in_epoch or samples_total):
             position = position_from(collected.entries)
@@ -210,11 +212,13 @@ class CheckpointManager:
         score: float | None,
     ) -> JsonValue:
         self._process_writer.begin_save()
-        attempt = self.begin_attempt()
+        attempt, place = self.begin_attempt(), place_of(self.control)
         context = SaveContext(
             run_id=self._run_id,
             attempt=attempt,
             world_size=self.control.world_size,
+            mesh=place.mesh,
+            data_size=place.data_size,
             strategy=self._strategy,
             config_xxh3=self._config_xxh3,
             determinism=determinism_facts() if self._determinism is None else self._determinism,
@@ -332,11 +336,12 @@ class CheckpointManager:
     def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
         control = self.control
         rank, world_size = control.rank, control.world_size
+        place = place_of(control)
 
         def check() -> None:
             check_fits(state, loaded)
             check_per_rank(state, loaded, world_size)
-            check_rng_state(loaded, rank, world_size)
+            check_rng_state(loaded, place)
 
         on_every_rank(control, check)
         self._went_on_from = loaded.manifest.step
@@ -356,7 +361,7 @@ class CheckpointManager:
             samples_total=manifest.samples_total,
             world_size=manifest.world_size,
             path=self.storage.path_of(loaded.name),
-            rng_restored=apply_rng_state(loaded, rank, world_size),
+            rng_restored=apply_rng_state(loaded, place, rank),
             location=loaded.location,
             state_hash=manifest.state_hash,
             weights_hash=manifest.weights_hash,

@@ -11,6 +11,7 @@ import torch.distributed as torch_dist
 
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.determinism import facts
+from dist_train.distributed.place import Place
 from dist_train.distributed.run import current
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
@@ -48,6 +49,14 @@ def run_and_attempt(run_id: str, attempt: int | None) -> tuple[str, int | None]:
     if run_id or attempt is not None or worker is None:
         return run_id, attempt
     return worker.run_id, worker.attempt
+
+
+def place_of(control: Control) -> Place:
+    """Return the place of this rank in the current run; without one, each rank has the whole model."""
+    run = current()
+    if run is not None and run.control is control:
+        return run.place
+    return Place.of_replica(control.rank, control.world_size)
 
 
 def run_seed() -> int | None:

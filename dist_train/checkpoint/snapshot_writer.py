@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import torch
 
+from dist_train.checkpoint.format.block_hashes import file_entry
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
+from dist_train.checkpoint.format.layout import (
+    MANIFEST,
+    STATE_JSON,
+    TENSOR_FILE,
+    blocks_name,
+    staging_name,
+)
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
@@ -27,6 +35,8 @@ from dist_train.jobs.frozen_imports import without_collector
 # For the manifest's hashes, and blocks that are only partly filled.
 SLACK_BYTES = 64 << 10
 _RANKS = "ranks"
+# Begins the keys of what is a rank's own, or of a data coordinate.
+_OWN = re.compile(r"(rank|data)\d+")
 
 
 def write_checkpoint(
@@ -69,7 +79,7 @@ def _plan(snapshot: Snapshot) -> dict[str, tuple[str, TensorFile]]:
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in snapshot.tensors.items():
         first = key.split("/", 1)[0]
-        parts.setdefault(_RANKS if first.removeprefix("rank").isdigit() else first, {})[key] = tensor
+        parts.setdefault(_RANKS if _OWN.fullmatch(first) else first, {})[key] = tensor
     files = {}
     for part, inside in sorted(parts.items()):
         # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
@@ -90,27 +100,44 @@ def _stage(
     entries = []
     for name, (_prefix, file) in files.items():
         with storage.new_file(f"{staging}/{name}") as write:
-            entries.append(FileEntry(name=name, bytes=file.bytes, xxh3_128=file.write(write, threads)))
+            digests = file.write(write, threads)
+        entries.append(_listed(storage, staging, name, file.bytes, digests))
+    _put(storage, staging, STATE_JSON, snapshot.state_json)
     digests = hash_bytes(snapshot.state_json)
-    entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
-    with storage.new_file(f"{staging}/{STATE_JSON}") as write:
-        write(memoryview(snapshot.state_json))
+    entries.append(_listed(storage, staging, STATE_JSON, len(snapshot.state_json), digests))
     with without_collector():
-        placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
+        weights = {key: digest.hex() for key, digest in snapshot.weight_digests().items()}
+        placed = {
+            key: _entry(key, tensor, files, weights.get(key, "")) for key, tensor in snapshot.tensors.items()
+        }
         manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
-    with storage.new_file(f"{staging}/{MANIFEST}") as write:
-        write(memoryview(raw))
+    _put(storage, staging, MANIFEST, raw)
     note_written(manifest, raw)
     note_reserved(snapshot.state_json, snapshot.reserved)
     storage.seal(staging)
     return manifest
 
 
-def _entry(key: str, tensor: torch.Tensor, files: Mapping[str, object]) -> TensorEntry:
+def _listed(
+    storage: CheckpointStorage, staging: str, name: str, count: int, digests: Sequence[str]
+) -> FileEntry:
+    """The entry of a file that was written; where its block hashes are many, they are written beside it."""
+    entry, blocks = file_entry(name, count, digests)
+    if blocks:
+        _put(storage, staging, blocks_name(name), blocks)
+    return entry
+
+
+def _put(storage: CheckpointStorage, staging: str, name: str, content: bytes) -> None:
+    with storage.new_file(f"{staging}/{name}") as write:
+        write(memoryview(content))
+
+
+def _entry(key: str, tensor: torch.Tensor, files: Mapping[str, object], digest: str) -> TensorEntry:
     own = key.split("/", 1)[0] + TENSOR_FILE
     shape = list(tensor.shape)
     shard = Shard(file=own if own in files else _RANKS + TENSOR_FILE, offset=[0] * len(shape), shape=shape)
-    return TensorEntry(dtype=dtype_name(tensor.dtype), shape=shape, shards=[shard])
+    return TensorEntry(dtype=dtype_name(tensor.dtype), shape=shape, shards=[shard], digest=digest)
 
 
 def _check_free_space(storage: CheckpointStorage, step: int, needed: int) -> None:

@@ -14,30 +14,43 @@ from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, n
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.per_rank import encode_per_rank
 from dist_train.checkpoint.state.rng_state import capture_rng
+from dist_train.distributed.place import Place
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
 
 
-def own_tensors(collected: CollectedState, rank: int, differing: frozenset[str]) -> dict[str, torch.Tensor]:
-    """Return this rank's tensors: `rng/<name>`, and `buffer/<name>` where it differs from rank 0's."""
-    own = {f"rng/{name}": rng for name, rng in capture_rng().items()}
+def own_tensors(
+    collected: CollectedState, rank: int, place: Place, differing: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    """Return this rank's tensors by manifest key.
+
+    `data<r>/rng/<name>`, if it speaks for its data coordinate; `rank<r>/buffer/<name>` where it differs
+    from rank 0's.
+    """
+    own: dict[str, torch.Tensor] = {}
+    if place.counts:
+        own = {f"data{place.data_rank}/rng/{name}": rng for name, rng in capture_rng().items()}
     for name, tensor in collected.local_buffers.items():
         # Outside any state_dict, so rank 0's copy has no other place.
         if rank == 0 or name in differing:
-            own[f"buffer/{name}"] = host(tensor)
+            own[f"rank{rank}/buffer/{name}"] = host(tensor)
     if rank > 0:
         tensors = collected.tensors
-        own |= {f"buffer/{n}": host(tensors[key]) for key, n in collected.buffers.items() if n in differing}
+        own |= {
+            f"rank{rank}/buffer/{name}": host(tensors[key])
+            for key, name in collected.buffers.items()
+            if name in differing
+        }
     return own
 
 
 def gather_per_rank(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gather all ranks' tensors as `rank<r>/<name>` (collective; empty but on rank 0)."""
+    """Gather the tensors that are each rank's own (collective; empty but on rank 0)."""
     everything: dict[str, torch.Tensor] = {}
-    for rank, payload in enumerate(control.all_gather_bytes(_pack(own))):
+    for payload in control.all_gather_bytes(_pack(own)):
         if control.is_main:
-            everything |= {f"rank{rank}/{name}": tensor for name, tensor in _unpack(payload).items()}
+            everything |= _unpack(payload)
     return everything
 
 

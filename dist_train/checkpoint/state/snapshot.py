@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import tensors_stream, weights_hash, with_state_json
+from dist_train.checkpoint.format.hashing import start_digests, state_hash_of, weights_hash_of
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
@@ -32,6 +33,8 @@ class SaveContext:
     run_id: str
     attempt: int
     world_size: int
+    mesh: tuple[tuple[str, int], ...]
+    data_size: int
     strategy: str
     config_xxh3: str
     determinism: Mapping[str, JsonValue]
@@ -49,6 +52,7 @@ class Snapshot:
         views: manifest key -> the bytes of this tensor.
         state_json: the bytes of state.json.
         reserved: the part of it that save() stores for its own use.
+        weight_digests: waits for the digests of the weights, by manifest key.
         manifest: gives the manifest, not sealed, for the entries of the tensors and of the files; waits for
             the hashes of the state.
         non_finite: manifest keys of weights that are not finite.
@@ -60,6 +64,7 @@ class Snapshot:
     views: Mapping[str, memoryview]
     state_json: bytes
     reserved: dict[str, JsonValue]
+    weight_digests: Callable[[], dict[str, bytes]]
     manifest: Callable[[dict[str, TensorEntry], list[FileEntry]], Manifest]
     non_finite: tuple[str, ...] = ()
 
@@ -83,9 +88,7 @@ def take_snapshot(
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
     views = byte_views(tensors)
     weights = {name: tensors[key] for name, key in collected.weights.items()}
-    weights_views = {name: views[key] for name, key in collected.weights.items()}
-    stream = threads.start(lambda: tensors_stream(tensors, views))
-    of_weights = threads.start(lambda: weights_hash(weights, weights_views))
+    digests = cache(start_digests(views, threads))
     non_finite = not_finite(collected, tensors)
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
@@ -100,6 +103,8 @@ def take_snapshot(
             samples_in_epoch=position.samples_in_epoch,
             samples_total=position.samples_total,
             world_size=context.world_size,
+            mesh=context.mesh,
+            data_size=context.data_size,
             strategy=context.strategy,
             created_at=now_rfc3339(),
             tensors=placed,
@@ -108,11 +113,26 @@ def take_snapshot(
             data=position.data,
             config_xxh3=context.config_xxh3,
             determinism=dict(context.determinism),
-            weights_hash=of_weights(),
-            state_hash=with_state_json(stream(), state_json),
+            weights_hash=weights_hash_of(
+                weights, {name: digests()[key] for name, key in collected.weights.items()}
+            ),
+            state_hash=state_hash_of(tensors, digests(), state_json),
         )
 
-    return Snapshot(step, context.attempt, tensors, views, state_json, reserved, manifest, non_finite)
+    def weight_digests() -> dict[str, bytes]:
+        return {key: digests()[key] for key in collected.weights.values()}
+
+    return Snapshot(
+        step=step,
+        attempt=context.attempt,
+        tensors=tensors,
+        views=views,
+        state_json=state_json,
+        reserved=reserved,
+        weight_digests=weight_digests,
+        manifest=manifest,
+        non_finite=non_finite,
+    )
 
 
 def _finite(score: float | None) -> float | None:
