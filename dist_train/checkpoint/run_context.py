@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as torch_dist
 
+from dist_train.checkpoint.state.snapshot import SaveContext
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.determinism import facts
 from dist_train.distributed.place import Place
@@ -59,10 +60,27 @@ def place_of(control: Control) -> Place:
     return Place.of_replica(control.rank, control.world_size)
 
 
-def run_seed() -> int | None:
-    """Return the current run's seed."""
-    run = current()
-    return None if run is None else run.seed
+def save_context(
+    control: Control,
+    run_id: str,
+    attempt: int,
+    strategy: str,
+    config_xxh3: str,
+    determinism: Mapping[str, JsonValue] | None,
+) -> SaveContext:
+    """Return what a manifest holds besides the state; `determinism` None: that of this process."""
+    place, run = place_of(control), current()
+    return SaveContext(
+        run_id=run_id,
+        attempt=attempt,
+        world_size=control.world_size,
+        mesh=place.mesh,
+        data_size=place.data_size,
+        strategy=strategy,
+        config_xxh3=config_xxh3,
+        determinism=determinism_facts() if determinism is None else determinism,
+        seed=None if run is None else run.seed,
+    )
 
 
 def determinism_facts() -> dict[str, JsonValue]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import xxhash
@@ -27,6 +28,14 @@ _WEIGHTS, _STATE = b"dist-train weights 2\0", b"dist-train state 2\0"
 Digests = Mapping[str, bytes]
 
 
+class Digested(NamedTuple):
+    """What the hashes are made of for one tensor; the digest is XXH3-128 of its bytes."""
+
+    dtype: str
+    shape: Sequence[int]
+    digest: bytes
+
+
 def weights_hash(state_dict: Mapping[str, torch.Tensor], version: int = VERSION) -> str:
     """Return the hash of an unwrapped `state_dict()`, both names of tied tensors included.
 
@@ -39,24 +48,32 @@ def weights_hash(state_dict: Mapping[str, torch.Tensor], version: int = VERSION)
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
     if version == 1:
         return stream_hash(tensors)
-    return weights_hash_of(tensors, digests_of(byte_views(tensors)))
+    return weights_hash_of(digested(tensors, digests_of(byte_views(tensors))))
 
 
-def weights_hash_of(tensors: Mapping[str, torch.Tensor], digests: Digests) -> str:
-    """Return the `weights_hash` of tensors whose digests are known."""
-    return _combined(_WEIGHTS, tensors, digests).hexdigest()
+def weights_hash_of(entries: Mapping[str, Digested]) -> str:
+    """Return the `weights_hash` of tensors whose digests are known, by their names."""
+    return _combined(_WEIGHTS, entries).hexdigest()
 
 
 def state_hash(tensors: Mapping[str, torch.Tensor], state_json: bytes) -> str:
     """Return the hash of all tensors of a checkpoint by manifest key, and of state.json."""
-    return state_hash_of(tensors, digests_of(byte_views(tensors)), state_json)
+    return state_hash_of(digested(tensors, digests_of(byte_views(tensors))), state_json)
 
 
-def state_hash_of(tensors: Mapping[str, torch.Tensor], digests: Digests, state_json: bytes) -> str:
-    """Return the `state_hash` of tensors whose digests are known."""
-    stream = _combined(_STATE, tensors, digests)
-    _add(stream, STATE_JSON, "json", (), xxhash.xxh3_128_digest(state_json))
+def state_hash_of(entries: Mapping[str, Digested], state_json: bytes) -> str:
+    """Return the `state_hash` of tensors whose digests are known, by their manifest keys."""
+    stream = _combined(_STATE, entries)
+    _add(stream, STATE_JSON, Digested("json", (), xxhash.xxh3_128_digest(state_json)))
     return stream.hexdigest()
+
+
+def digested(tensors: Mapping[str, torch.Tensor], digests: Digests) -> dict[str, Digested]:
+    """Join tensors and their digests."""
+    return {
+        key: Digested(dtype_name(tensor.dtype), tuple(tensor.shape), digests[key])
+        for key, tensor in tensors.items()
+    }
 
 
 def digests_of(views: Mapping[str, memoryview]) -> dict[str, bytes]:
@@ -83,14 +100,14 @@ def _shares(views: Mapping[str, memoryview]) -> Iterable[dict[str, memoryview]]:
         yield share
 
 
-def _combined(mark: bytes, tensors: Mapping[str, torch.Tensor], digests: Digests) -> xxhash.xxh3_128:
+def _combined(mark: bytes, entries: Mapping[str, Digested]) -> xxhash.xxh3_128:
     stream = xxhash.xxh3_128(mark)
-    for key in sorted(tensors, key=str.encode):
-        tensor = tensors[key]
-        _add(stream, key, dtype_name(tensor.dtype), tensor.shape, digests[key])
+    for key in sorted(entries, key=str.encode):
+        _add(stream, key, entries[key])
     return stream
 
 
-def _add(stream: xxhash.xxh3_128, key: str, dtype: str, shape: Sequence[int], digest: bytes) -> None:
+def _add(stream: xxhash.xxh3_128, key: str, entry: Digested) -> None:
     # Each part ends in a mark or has a fixed length, so that no two lists of entries have the same bytes.
+    dtype, shape, digest = entry
     stream.update(f"{key}\0{dtype}\0{','.join(map(str, shape))}\0".encode() + digest)

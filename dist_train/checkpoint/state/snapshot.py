@@ -12,7 +12,13 @@ import torch
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import start_digests, state_hash_of, weights_hash_of
+from dist_train.checkpoint.format.hashing import (
+    Digested,
+    digested,
+    start_digests,
+    state_hash_of,
+    weights_hash_of,
+)
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
@@ -52,9 +58,10 @@ class Snapshot:
         views: manifest key -> the bytes of this tensor.
         state_json: the bytes of state.json.
         reserved: the part of it that save() stores for its own use.
-        weight_digests: waits for the digests of the weights, by manifest key.
-        manifest: gives the manifest, not sealed, for the entries of the tensors and of the files; waits for
-            the hashes of the state.
+        digests: waits for the digests of the tensors.
+        weights: the names of weights_hash -> manifest key.
+        manifest: gives the manifest, not sealed, for the entries of all tensors and files, the digests of
+            all tensors, and weights_hash and state_hash.
         non_finite: manifest keys of weights that are not finite.
     """
 
@@ -64,8 +71,9 @@ class Snapshot:
     views: Mapping[str, memoryview]
     state_json: bytes
     reserved: dict[str, JsonValue]
-    weight_digests: Callable[[], dict[str, bytes]]
-    manifest: Callable[[dict[str, TensorEntry], list[FileEntry]], Manifest]
+    digests: Callable[[], dict[str, Digested]]
+    weights: Mapping[str, str]
+    manifest: Callable[[dict[str, TensorEntry], list[FileEntry], Mapping[str, Digested]], Manifest]
     non_finite: tuple[str, ...] = ()
 
 
@@ -87,14 +95,15 @@ def take_snapshot(
     }
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
     views = byte_views(tensors)
-    weights = {name: tensors[key] for name, key in collected.weights.items()}
-    digests = cache(start_digests(views, threads))
+    begun = start_digests(views, threads)
     non_finite = not_finite(collected, tensors)
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
     state_json = dump_canonical({"entries": collected.entries, "reserved": reserved})
 
-    def manifest(placed: dict[str, TensorEntry], files: list[FileEntry]) -> Manifest:
+    def manifest(
+        placed: dict[str, TensorEntry], files: list[FileEntry], digests: Mapping[str, Digested]
+    ) -> Manifest:
         return Manifest(
             run_id=context.run_id,
             attempt=context.attempt,
@@ -113,14 +122,9 @@ def take_snapshot(
             data=position.data,
             config_xxh3=context.config_xxh3,
             determinism=dict(context.determinism),
-            weights_hash=weights_hash_of(
-                weights, {name: digests()[key] for name, key in collected.weights.items()}
-            ),
-            state_hash=state_hash_of(tensors, digests(), state_json),
+            weights_hash=weights_hash_of({name: digests[key] for name, key in collected.weights.items()}),
+            state_hash=state_hash_of(digests, state_json),
         )
-
-    def weight_digests() -> dict[str, bytes]:
-        return {key: digests()[key] for key in collected.weights.values()}
 
     return Snapshot(
         step=step,
@@ -129,7 +133,8 @@ def take_snapshot(
         views=views,
         state_json=state_json,
         reserved=reserved,
-        weight_digests=weight_digests,
+        digests=cache(lambda: digested(tensors, begun())),
+        weights=collected.weights,
         manifest=manifest,
         non_finite=non_finite,
     )
