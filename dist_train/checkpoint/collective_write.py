@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
+from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
 from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
@@ -25,14 +25,14 @@ class RankZeroWork:
 
     Args:
         data_bytes: of its tensors.
-        snapshot: takes what it will write; begins to hash it in the threads.
+        snapshot: takes what it will write.
         committed: called with what was written, and the manifest that is there in the end; its value is that
             of the save.
         after: the step that the run went on from, as `store.commit.publish` takes it.
     """
 
     data_bytes: int
-    snapshot: Callable[[HashThreads], Snapshot]
+    snapshot: Callable[[], Snapshot]
     committed: Callable[[Snapshot, Manifest], JsonValue]
     after: int | None
 
@@ -52,7 +52,7 @@ def write_collectively(
 
 def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
     with hash_threads(work.data_bytes) as threads:
-        snapshot = work.snapshot(threads)
+        snapshot = work.snapshot()
         with StagedCheckpoint(storage, snapshot) as staged:
             staged.begin()
             staged.write(threads)
@@ -67,7 +67,7 @@ def _write_together(
     with hash_threads(work.data_bytes if control.is_main else own.bytes_of_ranks[control.rank]) as threads:
 
         def begin() -> JsonValue:
-            snapshot = work.snapshot(threads)
+            snapshot = work.snapshot()
             staged = StagedCheckpoint(storage, snapshot, own.others_bytes)
             of_rank_zero.append((snapshot, staged))
             staged.begin()

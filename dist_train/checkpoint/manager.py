@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dist_train.checkpoint.agreement import on_every_rank
 from dist_train.checkpoint.collective_write import RankZeroWork, write_collectively
-from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
@@ -190,7 +189,7 @@ class CheckpointManager:
             per_rank |= own_state.tensors
         work = RankZeroWork(
             data_bytes=sum(tensor.nbytes for tensor in collected.tensors.values()),
-            snapshot=lambda threads: self._snapshot(step, collected, per_rank, position, score, threads),
+            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score),
             committed=self._committed,
             after=self._went_on_from,
         )
@@ -222,14 +221,13 @@ class CheckpointManager:
         per_rank: Mapping[str, Any],
         position: DataPosition,
         score: float | None,
-        threads: HashThreads,
     ) -> Snapshot:
         self._process_writer.begin_save()
         attempt = self.begin_attempt()
         context = save_context(
             self.control, self._run_id, attempt, self._strategy, self._config_xxh3, self._determinism
         )
-        return take_snapshot(step, collected, per_rank, context, position, score, threads)
+        return take_snapshot(step, collected, per_rank, context, position, score)
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> JsonValue:
         self._went_on_from = snapshot.step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,12 +35,12 @@ class PlannedFile:
 
     Args:
         name: of the file.
-        keys: the manifest keys of its tensors.
+        views: manifest key -> bytes, of its tensors.
         content: its bytes.
     """
 
     name: str
-    keys: tuple[str, ...]
+    views: Mapping[str, memoryview]
     content: TensorFile
 
 
@@ -63,10 +63,10 @@ def plan_files(
         # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
         prefix = "" if part == _RANKS else f"{part}/"
         named = {key[len(prefix) :]: tensors[key] for key in keys}
-        content = TensorFile(
-            named, {"format": "pt", PREFIX: prefix}, {key[len(prefix) :]: known[key] for key in keys}
-        )
-        files.append(PlannedFile(part + TENSOR_FILE, tuple(keys), content))
+        inside = {key: known[key] for key in keys}
+        plain = {key[len(prefix) :]: view for key, view in inside.items()}
+        content = TensorFile(named, {"format": "pt", PREFIX: prefix}, plain)
+        files.append(PlannedFile(part + TENSOR_FILE, inside, content))
     return files
 
 
@@ -110,11 +110,17 @@ class WrittenFiles:
 
 def write_file(
     storage: CheckpointStorage, staging: str, file: PlannedFile, threads: HashThreads
-) -> FileEntry:
-    """Write a planned file; return its entry."""
+) -> tuple[FileEntry, Callable[[], dict[str, bytes]]]:
+    """Write a planned file; return its entry, and what waits for the digests of its tensors.
+
+    The threads digest them after all blocks are hashed: while the rest is written, and the disk waited for.
+    """
+    digests: list[Callable[[], dict[str, bytes]]] = []
     with storage.new_file(f"{staging}/{file.name}") as write:
-        hashes = file.content.write(write, threads)
-    return listed(storage, staging, file.name, file.content.bytes, hashes)
+        hashes = file.content.write(
+            write, threads, then=lambda: digests.append(start_digests(file.views, threads))
+        )
+    return listed(storage, staging, file.name, file.content.bytes, hashes), digests[0]
 
 
 def listed(
@@ -145,7 +151,7 @@ def place(
     """
     entries = {}
     for file in files:
-        for key in file.keys:
+        for key in file.views:
             shape = list(tensors[key].shape)
             shard = Shard(file=file.name, offset=[0] * len(shape), shape=shape)
             entries[key] = TensorEntry(dtype_name(tensors[key].dtype), shape, [shard], digests.get(key, ""))
@@ -164,8 +170,9 @@ def write_own_files(
         threads: hash what is written next.
     """
     on_host = {key: host(tensor) for key, tensor in tensors.items()}
-    views = byte_views(on_host)
-    digests = start_digests(views, threads)
-    files = plan_files(on_host, views)
-    entries = tuple(write_file(storage, staging, file, threads) for file in files)
-    return WrittenFiles(entries, place(files, on_host, {}), digested(on_host, digests()))
+    files = plan_files(on_host, byte_views(on_host))
+    written = [write_file(storage, staging, file, threads) for file in files]
+    digests = {key: digest for _, wait in written for key, digest in wait().items()}
+    return WrittenFiles(
+        tuple(entry for entry, _ in written), place(files, on_host, {}), digested(on_host, digests)
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import Digested
+from dist_train.checkpoint.format.hashing import digested
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
@@ -45,6 +45,7 @@ class StagedCheckpoint:
         self._needed = needed + needed // BLOCK_BYTES * 40
         self.staging = staging_name(snapshot.step, snapshot.attempt)
         self._entries: list[FileEntry] = []
+        self._digests: list[Callable[[], dict[str, bytes]]] = []
 
     def begin(self) -> None:
         """Create the staging area, if there is room."""
@@ -62,7 +63,10 @@ class StagedCheckpoint:
         """
         storage, staging, state_json = self._storage, self.staging, self._snapshot.state_json
         with self._named():
-            self._entries += [write_file(storage, staging, file, threads) for file in self._files]
+            for file in self._files:
+                entry, digests = write_file(storage, staging, file, threads)
+                self._entries.append(entry)
+                self._digests.append(digests)
             put(storage, staging, STATE_JSON, state_json)
             hashes = hash_bytes(state_json)
             self._entries.append(listed(storage, staging, STATE_JSON, len(state_json), hashes))
@@ -86,7 +90,8 @@ class StagedCheckpoint:
     @without_collector()
     def _manifest(self, others: Iterable[WrittenFiles]) -> tuple[Manifest, bytes]:
         snapshot, entries = self._snapshot, list(self._entries)
-        digests: dict[str, Digested] = dict(snapshot.digests())
+        own = {key: digest for wait in self._digests for key, digest in wait().items()}
+        digests = digested(snapshot.tensors, own)
         weights = {key: digests[key].digest.hex() for key in snapshot.weights.values()}
         placed: dict[str, TensorEntry] = place(self._files, snapshot.tensors, weights)
         for other in others:

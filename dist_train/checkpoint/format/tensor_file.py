@@ -77,12 +77,15 @@ class TensorFile:
         self._head = len(text).to_bytes(8, "little") + text
         self.bytes = len(self._head) + end
 
-    def write(self, write: Write, threads: HashThreads | None = None) -> list[str]:
+    def write(
+        self, write: Write, threads: HashThreads | None = None, then: Callable[[], None] = lambda: None
+    ) -> list[str]:
         """Pass all bytes to `write`, in order; return the block hashes, taken before each write.
 
         Args:
             write: called in this thread only.
             threads: hash what comes next meanwhile.
+            then: called when they have been given all of it: other work for them.
         """
         others = threads or HashThreads()
         digests: list[str] = []
@@ -91,6 +94,7 @@ class TensorFile:
             begun.append((chunk, others.start(partial(hash_views, chunk))))
             if len(begun) > 2 * others.count:
                 _write_hashed(write, digests, *begun.popleft())
+        then()
         while begun:
             _write_hashed(write, digests, *begun.popleft())
         return digests

@@ -1,24 +1,16 @@
-"""Copy the collected state to host memory once, and begin to take its hashes."""
+"""Copy the collected state to host memory once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
-from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import (
-    Digested,
-    digested,
-    start_digests,
-    state_hash_of,
-    weights_hash_of,
-)
+from dist_train.checkpoint.format.hashing import Digested, state_hash_of, weights_hash_of
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
@@ -58,7 +50,6 @@ class Snapshot:
         views: manifest key -> the bytes of this tensor.
         state_json: the bytes of state.json.
         reserved: the part of it that save() stores for its own use.
-        digests: waits for the digests of the tensors.
         weights: the names of weights_hash -> manifest key.
         manifest: gives the manifest, not sealed, for the entries of all tensors and files, the digests of
             all tensors, and weights_hash and state_hash.
@@ -71,7 +62,6 @@ class Snapshot:
     views: Mapping[str, memoryview]
     state_json: bytes
     reserved: dict[str, JsonValue]
-    digests: Callable[[], dict[str, Digested]]
     weights: Mapping[str, str]
     manifest: Callable[[dict[str, TensorEntry], list[FileEntry], Mapping[str, Digested]], Manifest]
     non_finite: tuple[str, ...] = ()
@@ -85,9 +75,8 @@ def take_snapshot(
     context: SaveContext,
     position: DataPosition,
     score: float | None,
-    threads: HashThreads,
 ) -> Snapshot:
-    """Copy everything to host memory once (CPU tensors are not copied again) and begin to hash it."""
+    """Copy everything to host memory once (CPU tensors are not copied again)."""
     # state.json must be equal for equal states: it holds no time, attempt or host.
     reserved: dict[str, JsonValue] = {
         "score": _finite(score),
@@ -95,7 +84,6 @@ def take_snapshot(
     }
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
     views = byte_views(tensors)
-    begun = start_digests(views, threads)
     non_finite = not_finite(collected, tensors)
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
@@ -133,7 +121,6 @@ def take_snapshot(
         views=views,
         state_json=state_json,
         reserved=reserved,
-        digests=cache(lambda: digested(tensors, begun())),
         weights=collected.weights,
         manifest=manifest,
         non_finite=non_finite,
