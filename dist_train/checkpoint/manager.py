@@ -36,7 +36,7 @@ from dist_train.checkpoint.state.per_rank_state import (
     gather_per_rank,
     own_tensors,
 )
-from dist_train.checkpoint.state.replicas import differing_buffers
+from dist_train.checkpoint.state.replicas import Compared, compare_replicas
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
 from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
 from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
@@ -178,9 +178,11 @@ class CheckpointManager:
         place = place_of(control)
         settle_finite_check()
         collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
-        differing = differing_buffers(control, step, collected)
-        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, differing))
-        per_rank, own_state = gather_per_rank(control, own), gather_contents(control, collected)
+        # The last of the user's code: what it draws or changes is compared and saved.
+        own_state = gather_contents(control, collected)
+        compared = compare_replicas(control, step, collected)
+        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, compared.differing))
+        per_rank = gather_per_rank(control, own)
         if data is None and not (epoch or samples_in_epoch or samples_total):
             position = position_from(collected.entries)
         else:
@@ -189,7 +191,7 @@ class CheckpointManager:
             per_rank |= own_state.tensors
         work = RankZeroWork(
             data_bytes=sum(tensor.nbytes for tensor in collected.tensors.values()),
-            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score),
+            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score, compared),
             committed=self._committed,
             after=self._went_on_from,
         )
@@ -221,13 +223,14 @@ class CheckpointManager:
         per_rank: Mapping[str, Any],
         position: DataPosition,
         score: float | None,
+        compared: Compared,
     ) -> Snapshot:
         self._process_writer.begin_save()
         attempt = self.begin_attempt()
         context = save_context(
             self.control, self._run_id, attempt, self._strategy, self._config_xxh3, self._determinism
         )
-        return take_snapshot(step, collected, per_rank, context, position, score)
+        return take_snapshot(step, collected, per_rank, context, position, score, compared.digests)
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> JsonValue:
         self._went_on_from = snapshot.step

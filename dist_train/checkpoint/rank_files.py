@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,26 +35,30 @@ class PlannedFile:
 
     Args:
         name: of the file.
-        views: manifest key -> bytes, of its tensors.
+        keys: the manifest keys of its tensors.
+        undigested: manifest key -> bytes, of the tensors whose digest is not known yet.
         content: its bytes.
     """
 
     name: str
-    views: Mapping[str, memoryview]
+    keys: tuple[str, ...]
+    undigested: Mapping[str, memoryview]
     content: TensorFile
 
 
 @without_collector()
 def plan_files(
-    tensors: Mapping[str, torch.Tensor], views: Mapping[str, memoryview] | None = None
+    tensors: Mapping[str, torch.Tensor],
+    views: Mapping[str, memoryview],
+    known: Collection[str] = (),
 ) -> list[PlannedFile]:
     """Plan the files of one rank.
 
     Args:
         tensors: manifest key -> `host` tensor.
-        views: manifest key -> its bytes, where the caller has them.
+        views: manifest key -> its bytes.
+        known: the keys of those whose digests are known.
     """
-    known = byte_views(tensors) if views is None else views
     parts: dict[str, list[str]] = {}
     for key in tensors:
         parts.setdefault(_part(key), []).append(key)
@@ -63,10 +67,10 @@ def plan_files(
         # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
         prefix = "" if part == _RANKS else f"{part}/"
         named = {key[len(prefix) :]: tensors[key] for key in keys}
-        inside = {key: known[key] for key in keys}
-        plain = {key[len(prefix) :]: view for key, view in inside.items()}
+        plain = {key[len(prefix) :]: views[key] for key in keys}
         content = TensorFile(named, {"format": "pt", PREFIX: prefix}, plain)
-        files.append(PlannedFile(part + TENSOR_FILE, inside, content))
+        undigested = {key: views[key] for key in keys if key not in known}
+        files.append(PlannedFile(part + TENSOR_FILE, tuple(keys), undigested, content))
     return files
 
 
@@ -118,7 +122,7 @@ def write_file(
     digests: list[Callable[[], dict[str, bytes]]] = []
     with storage.new_file(f"{staging}/{file.name}") as write:
         hashes = file.content.write(
-            write, threads, then=lambda: digests.append(start_digests(file.views, threads))
+            write, threads, then=lambda: digests.append(start_digests(file.undigested, threads))
         )
     return listed(storage, staging, file.name, file.content.bytes, hashes), digests[0]
 
@@ -151,7 +155,7 @@ def place(
     """
     entries = {}
     for file in files:
-        for key in file.views:
+        for key in file.keys:
             shape = list(tensors[key].shape)
             shard = Shard(file=file.name, offset=[0] * len(shape), shape=shape)
             entries[key] = TensorEntry(dtype_name(tensors[key].dtype), shape, [shard], digests.get(key, ""))

@@ -39,7 +39,7 @@ class StagedCheckpoint:
 
     def __init__(self, storage: CheckpointStorage, snapshot: Snapshot, others_bytes: int = 0) -> None:
         self._storage, self._snapshot = storage, snapshot
-        self._files = plan_files(snapshot.tensors, snapshot.views)
+        self._files = plan_files(snapshot.tensors, snapshot.views, snapshot.digests)
         needed = sum(file.content.bytes for file in self._files) + len(snapshot.state_json) + SLACK_BYTES
         needed += others_bytes
         self._needed = needed + needed // BLOCK_BYTES * 40
@@ -91,6 +91,7 @@ class StagedCheckpoint:
     def _manifest(self, others: Iterable[WrittenFiles]) -> tuple[Manifest, bytes]:
         snapshot, entries = self._snapshot, list(self._entries)
         own = {key: digest for wait in self._digests for key, digest in wait().items()}
+        own |= snapshot.digests
         digests = digested(snapshot.tensors, own)
         weights = {key: digests[key].digest.hex() for key in snapshot.weights.values()}
         placed: dict[str, TensorEntry] = place(self._files, snapshot.tensors, weights)

@@ -48,6 +48,7 @@ class Snapshot:
         attempt: that writes it.
         tensors: manifest key -> tensor in host memory.
         views: manifest key -> the bytes of this tensor.
+        digests: manifest key -> digest of these bytes, where it is known.
         state_json: the bytes of state.json.
         reserved: the part of it that save() stores for its own use.
         weights: the names of weights_hash -> manifest key.
@@ -60,6 +61,7 @@ class Snapshot:
     attempt: int
     tensors: Mapping[str, torch.Tensor]
     views: Mapping[str, memoryview]
+    digests: Mapping[str, bytes]
     state_json: bytes
     reserved: dict[str, JsonValue]
     weights: Mapping[str, str]
@@ -75,6 +77,7 @@ def take_snapshot(
     context: SaveContext,
     position: DataPosition,
     score: float | None,
+    digests: Mapping[str, bytes],
 ) -> Snapshot:
     """Copy everything to host memory once (CPU tensors are not copied again)."""
     # state.json must be equal for equal states: it holds no time, attempt or host.
@@ -90,7 +93,7 @@ def take_snapshot(
     state_json = dump_canonical({"entries": collected.entries, "reserved": reserved})
 
     def manifest(
-        placed: dict[str, TensorEntry], files: list[FileEntry], digests: Mapping[str, Digested]
+        placed: dict[str, TensorEntry], files: list[FileEntry], hashed: Mapping[str, Digested]
     ) -> Manifest:
         return Manifest(
             run_id=context.run_id,
@@ -110,8 +113,8 @@ def take_snapshot(
             data=position.data,
             config_xxh3=context.config_xxh3,
             determinism=dict(context.determinism),
-            weights_hash=weights_hash_of({name: digests[key] for name, key in collected.weights.items()}),
-            state_hash=state_hash_of(digests, state_json),
+            weights_hash=weights_hash_of({name: hashed[key] for name, key in collected.weights.items()}),
+            state_hash=state_hash_of(hashed, state_json),
         )
 
     return Snapshot(
@@ -119,6 +122,7 @@ def take_snapshot(
         attempt=context.attempt,
         tensors=tensors,
         views=views,
+        digests=digests,
         state_json=state_json,
         reserved=reserved,
         weights=collected.weights,

@@ -194,3 +194,26 @@ def test_the_room_for_the_files_of_all_ranks_is_asked_for_before(first: Path) ->
     said = run_ranks(refuse, RANKS, args=(first,))
     assert "has 100,000 bytes free" in said[0]
     assert said[1] == f"on rank 0: {said[0]}"
+
+
+class Drawing(Replay):
+    """Its state_dict() draws a random number, as one that shuffles does."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": torch.rand(1)}
+
+
+def draw(directory: Path) -> tuple[float, float]:
+    """The random number after a save, and after a load of it."""
+    here = control()
+    manager = CheckpointManager(directory, run_id="run", attempt=0, control=here)
+    manager.save(1, {"own": PerRank(Drawing(0.0))})
+    after_save = float(torch.rand(()))
+    manager.load_latest({"own": PerRank(Drawing(0.0))})
+    torch_dist.destroy_process_group()
+    return after_save, float(torch.rand(()))
+
+
+def test_random_numbers_that_the_save_itself_draws_do_not_part_a_resumed_run(tmp_path: Path) -> None:
+    for after_save, after_load in run_ranks(draw, RANKS, args=(tmp_path,)):
+        assert after_save == after_load
