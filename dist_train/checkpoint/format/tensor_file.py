@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ COMPLEX128 = "__complex128__"
 MAX_HEADER = 100_000_000
 # Hashed in one thread and written in one call, while it is still in the processor's cache.
 CHUNK_BYTES = 4 * BLOCK_BYTES
+# Smaller ones are joined for one write. A copy of large ones would be in new memory each time, whose first
+# use takes longer than the write.
+LARGE_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,12 @@ def _write_hashed(
     write: Write, digests: list[str], chunk: list[memoryview], wait: Callable[[], list[str]]
 ) -> None:
     digests += wait()
-    # Small tensors in one write.
-    write(chunk[0] if len(chunk) == 1 else memoryview(b"".join(chunk)))
+    for large, views in groupby(chunk, lambda view: len(view) >= LARGE_BYTES):
+        if large:
+            for view in views:
+                write(view)
+        else:
+            write(memoryview(b"".join(views)))
 
 
 def read_tensors(
