@@ -16,7 +16,6 @@ from dist_train.checkpoint.long_work import on_rank_zero_for_long
 from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
-    determinism_facts,
     note_restored,
     note_saved,
     place_of,
@@ -340,8 +339,8 @@ class CheckpointManager:
 
     def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
         control = self.control
-        rank, world_size = control.rank, control.world_size
-        place = place_of(control)
+        rank, world_size, place = control.rank, control.world_size, place_of(control)
+        manifest = loaded.manifest
 
         def check() -> None:
             check_fits(state, loaded)
@@ -349,16 +348,16 @@ class CheckpointManager:
             check_rng_state(loaded, place)
 
         on_every_rank(control, check)
-        self._went_on_from = loaded.manifest.step
+        self._went_on_from = manifest.step
         apply(state, loaded)
         apply_per_rank(state, loaded, rank, world_size)
-        apply_buffers(state, loaded, rank, loaded.manifest.world_size == world_size)
-        note_restored(loaded.manifest.step, loaded.location)
+        apply_buffers(state, loaded, rank, manifest.world_size == world_size)
+        note_restored(manifest.step, loaded.location)
         if control.is_main:
-            warn_of_restored(self.storage, loaded.manifest.step, loaded.reserved)
-            self._warn_of_differences(loaded)
+            warn_of_restored(self.storage, manifest.step, loaded.reserved)
+            logger.debug("restored %s", loaded.location)
+            warn_of_differences(self._determinism, manifest.determinism)
             log_other_entries(state, loaded)
-        manifest = loaded.manifest
         return Restored(
             step=manifest.step,
             epoch=manifest.epoch,
@@ -371,11 +370,6 @@ class CheckpointManager:
             state_hash=manifest.state_hash,
             weights_hash=manifest.weights_hash,
         )
-
-    def _warn_of_differences(self, loaded: LoadedCheckpoint) -> None:
-        logger.debug("restored %s", loaded.location)
-        here = determinism_facts() if self._determinism is None else dict(self._determinism)
-        warn_of_differences(here, loaded.manifest.determinism)
 
     def steps(self) -> list[int]:
         """List the committed steps, oldest first; their data is not verified here."""

@@ -123,8 +123,9 @@ def _note_newest(location: str) -> None:
 _USUAL: dict[str, JsonValue] = {"compile": "not used"}
 
 
-def warn_of_differences(here: Mapping[str, JsonValue], there: Mapping[str, JsonValue]) -> None:
-    """Log what the bits depend on and differs between this process and the one that saved."""
+def warn_of_differences(given: Mapping[str, JsonValue] | None, there: Mapping[str, JsonValue]) -> None:
+    """Log what the bits depend on and differs from the process that saved; `given` None: here."""
+    here = determinism_facts() if given is None else given
     for key in sorted((here.keys() & there.keys()) | (_USUAL.keys() & (here.keys() | there.keys()))):
         now, then = here.get(key, _USUAL.get(key)), there.get(key, _USUAL.get(key))
         if now != then:

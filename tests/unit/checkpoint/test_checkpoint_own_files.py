@@ -190,7 +190,7 @@ class Big(Replay):
         self.value = torch.zeros(100_000 * rank)
 
 
-def test_the_room_for_the_files_of_all_ranks_is_asked_for_before(first: Path) -> None:
+def test_disk_space_for_the_files_of_all_ranks_is_checked_first(first: Path) -> None:
     said = run_ranks(refuse, RANKS, args=(first,))
     assert "has 100,000 bytes free" in said[0]
     assert said[1] == f"on rank 0: {said[0]}"

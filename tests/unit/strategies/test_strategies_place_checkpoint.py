@@ -54,7 +54,7 @@ def test_each_share_has_one_state_which_all_its_ranks_get_back(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("first", "second"), [("twins", "ddp"), ("ddp", "twins")])
-def test_on_another_mesh_of_as_many_ranks_it_is_derived_anew_and_said(
+def test_on_another_mesh_of_as_many_ranks_it_is_derived_afresh_and_logged(
     tmp_path: Path, first: str, second: str
 ) -> None:
     folder = tmp_path / "checkpoints"
