@@ -1,4 +1,4 @@
-"""Let rank 0 read or write for as long as it takes, while the other ranks wait for it.
+"""Let rank 0, or every rank, read or write for as long as it takes, while the other ranks wait for it.
 
 A save of a large model may take longer than the time-out of collectives, and than the watchdog's. So rank 0
 tells the others every half second that it still works, and each such beat counts as progress, on both sides.
@@ -11,13 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from dist_train.checkpoint.agreement import error_from_json, error_to_json, on_rank_zero
+from dist_train.checkpoint.agreement import error_from_json, error_to_json, on_every_rank, on_rank_zero
 from dist_train.distributed.run import current
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
+
+T = TypeVar("T")
 
 BEAT_S = 0.5
 # Rank 0 has used no processor time for so long: it hangs, and the others' collective may time out.
@@ -41,6 +43,18 @@ def on_rank_zero_for_long(control: Control, work: Callable[[], JsonValue]) -> Js
     if failure is not None:
         raise failure
     return value
+
+
+def on_every_rank_for_long(control: Control, work: Callable[[], T]) -> T:
+    """`on_every_rank`, for work that may outlast every time-out (collective)."""
+    if control.group is None:
+        return on_every_rank(control, work)
+
+    def among_meetings() -> T:
+        with _Meetings(control):
+            return work()
+
+    return on_every_rank(control, among_meetings)
 
 
 def _wait(control: Control) -> JsonValue:
@@ -91,3 +105,46 @@ class _Beats:
                 self._control.broadcast(None)
             except RuntimeError:
                 return  # a rank is gone: the answer's broadcast raises it in the main thread
+
+
+class _Meetings:
+    """Lets the ranks meet every BEAT_S seconds while they work, until all of them are done.
+
+    A rank that hangs in the storage comes no more once it has used no processor time for STALLED_S: the
+    others' meeting times out then.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._done = threading.Event()
+        self._error: RuntimeError | None = None
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._thread = threading.Thread(target=self._meet, name="dist-train-save-meetings", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            return  # this process ends, and waits for nobody
+        self._done.set()
+        self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
+
+    def _meet(self) -> None:
+        used, worked_at = 0.0, time.monotonic()
+        while True:
+            is_done = self._done.wait(BEAT_S)
+            now = time.clock_gettime(self._clock)
+            if is_done or now > used:
+                used, worked_at = now, time.monotonic()
+                keep_alive()
+            if time.monotonic() - worked_at > STALLED_S:
+                return
+            try:
+                if all(self._control.all_gather(is_done)):
+                    return
+            except RuntimeError as error:  # a rank is gone
+                self._error = error
+                return

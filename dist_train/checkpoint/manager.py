@@ -8,32 +8,37 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dist_train.checkpoint.agreement import on_every_rank
-from dist_train.checkpoint.format.hash_threads import hash_threads
+from dist_train.checkpoint.collective_write import RankZeroWork, write_collectively
 from dist_train.checkpoint.format.layout import FENCE
+from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
 from dist_train.checkpoint.long_work import on_rank_zero_for_long
 from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
-    determinism_facts,
     note_restored,
     note_saved,
+    place_of,
     run_and_attempt,
-    run_seed,
+    save_context,
     settle_finite_check,
     warn_of_differences,
 )
 from dist_train.checkpoint.save_results import Committed, Restored
-from dist_train.checkpoint.snapshot_writer import write_checkpoint, write_failed
+from dist_train.checkpoint.snapshot_writer import write_failed
 from dist_train.checkpoint.state.collect import CollectedState, collect, contiguous_on_host, refuse_unstorable
 from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
 from dist_train.checkpoint.state.pending_gradients import without_pending_gradients
 from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
-from dist_train.checkpoint.state.per_rank_state import gather_entries, gather_per_rank, own_tensors
-from dist_train.checkpoint.state.replicas import differing_buffers
+from dist_train.checkpoint.state.per_rank_state import (
+    gather_contents,
+    gather_per_rank,
+    own_tensors,
+)
+from dist_train.checkpoint.state.replicas import Compared, compare_replicas
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
 from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
-from dist_train.checkpoint.state.snapshot import SaveContext, take_snapshot
+from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
 from dist_train.checkpoint.store.find_latest import load_newest, reading
@@ -169,18 +174,27 @@ class CheckpointManager:
             NonFiniteError: what run.check_finite was given is not finite; nothing is committed.
         """
         started, control = time.perf_counter(), self.control
+        place = place_of(control)
         settle_finite_check()
         collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
-        differing = differing_buffers(control, step, collected)
-        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, differing))
-        per_rank = gather_per_rank(control, own) | gather_entries(control, collected)
+        # The last of the user's code: what it draws or changes is compared and saved.
+        own_state = gather_contents(control, collected)
+        compared = compare_replicas(control, step, collected)
+        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, compared.differing))
+        per_rank = gather_per_rank(control, own)
         if data is None and not (epoch or samples_in_epoch or samples_total):
             position = position_from(collected.entries)
         else:
             position = DataPosition(identity(data or {}), epoch, samples_in_epoch, samples_total)
-        answer = on_rank_zero_for_long(
-            control, lambda: self._write(step, collected, per_rank, position, score)
+        if control.is_main:
+            per_rank |= own_state.tensors
+        work = RankZeroWork(
+            data_bytes=sum(tensor.nbytes for tensor in collected.tensors.values()),
+            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score, compared),
+            committed=self._committed,
+            after=self._went_on_from,
         )
+        answer = write_collectively(control, self.storage, own_state, work)
         assert isinstance(answer, dict)
         hashes, name = {key: str(value) for key, value in answer.items()}, step_name(step)
         committed = Committed(
@@ -201,32 +215,26 @@ class CheckpointManager:
         found = collect(state)
         return contiguous_on_host(found) if self.control.is_main else found
 
-    def _write(
+    def _snapshot(
         self,
         step: int,
         collected: CollectedState,
         per_rank: Mapping[str, Any],
         position: DataPosition,
         score: float | None,
-    ) -> JsonValue:
+        compared: Compared,
+    ) -> Snapshot:
         self._process_writer.begin_save()
         attempt = self.begin_attempt()
-        context = SaveContext(
-            run_id=self._run_id,
-            attempt=attempt,
-            world_size=self.control.world_size,
-            strategy=self._strategy,
-            config_xxh3=self._config_xxh3,
-            determinism=determinism_facts() if self._determinism is None else self._determinism,
-            seed=run_seed(),
+        context = save_context(
+            self.control, self._run_id, attempt, self._strategy, self._config_xxh3, self._determinism
         )
-        data_bytes = sum(tensor.nbytes for tensor in collected.tensors.values())
-        with hash_threads(data_bytes) as threads:
-            snapshot = take_snapshot(step, collected, per_rank, context, position, score, threads)
-            manifest = write_checkpoint(self.storage, snapshot, threads, self._went_on_from)
-        self._went_on_from = step
-        apply_retention(self.storage, self.retention, step, attempt)
-        warn_of_saved(self.storage, step, snapshot.non_finite)
+        return take_snapshot(step, collected, per_rank, context, position, score, compared.digests)
+
+    def _committed(self, snapshot: Snapshot, manifest: Manifest) -> JsonValue:
+        self._went_on_from = snapshot.step
+        apply_retention(self.storage, self.retention, snapshot.step, snapshot.attempt)
+        warn_of_saved(self.storage, snapshot.step, snapshot.non_finite)
         return {name: getattr(manifest, name) for name in ("state_hash", "weights_hash", "self_hash")}
 
     def save_if_due(self, step: int, state: Mapping[str, Any], **facts: Any) -> bool:
@@ -331,24 +339,25 @@ class CheckpointManager:
 
     def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
         control = self.control
-        rank, world_size = control.rank, control.world_size
+        rank, world_size, place = control.rank, control.world_size, place_of(control)
+        manifest = loaded.manifest
 
         def check() -> None:
             check_fits(state, loaded)
             check_per_rank(state, loaded, world_size)
-            check_rng_state(loaded, rank, world_size)
+            check_rng_state(loaded, place)
 
         on_every_rank(control, check)
-        self._went_on_from = loaded.manifest.step
+        self._went_on_from = manifest.step
         apply(state, loaded)
         apply_per_rank(state, loaded, rank, world_size)
-        apply_buffers(state, loaded, rank, loaded.manifest.world_size == world_size)
-        note_restored(loaded.manifest.step, loaded.location)
+        apply_buffers(state, loaded, rank, manifest.world_size == world_size)
+        note_restored(manifest.step, loaded.location)
         if control.is_main:
-            warn_of_restored(self.storage, loaded.manifest.step, loaded.reserved)
-            self._warn_of_differences(loaded)
+            warn_of_restored(self.storage, manifest.step, loaded.reserved)
+            logger.debug("restored %s", loaded.location)
+            warn_of_differences(self._determinism, manifest.determinism)
             log_other_entries(state, loaded)
-        manifest = loaded.manifest
         return Restored(
             step=manifest.step,
             epoch=manifest.epoch,
@@ -356,16 +365,11 @@ class CheckpointManager:
             samples_total=manifest.samples_total,
             world_size=manifest.world_size,
             path=self.storage.path_of(loaded.name),
-            rng_restored=apply_rng_state(loaded, rank, world_size),
+            rng_restored=apply_rng_state(loaded, place, rank),
             location=loaded.location,
             state_hash=manifest.state_hash,
             weights_hash=manifest.weights_hash,
         )
-
-    def _warn_of_differences(self, loaded: LoadedCheckpoint) -> None:
-        logger.debug("restored %s", loaded.location)
-        here = determinism_facts() if self._determinism is None else dict(self._determinism)
-        warn_of_differences(here, loaded.manifest.determinism)
 
     def steps(self) -> list[int]:
         """List the committed steps, oldest first; their data is not verified here."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as torch_dist
 
+from dist_train.checkpoint.state.snapshot import SaveContext
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.determinism import facts
+from dist_train.distributed.place import Place
 from dist_train.distributed.run import current
 from dist_train.env import RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
@@ -50,10 +52,35 @@ def run_and_attempt(run_id: str, attempt: int | None) -> tuple[str, int | None]:
     return worker.run_id, worker.attempt
 
 
-def run_seed() -> int | None:
-    """Return the current run's seed."""
+def place_of(control: Control) -> Place:
+    """Return the place of this rank in the current run; without one, each rank has the whole model."""
     run = current()
-    return None if run is None else run.seed
+    if run is not None and run.control is control:
+        return run.place
+    return Place.of_replica(control.rank, control.world_size)
+
+
+def save_context(
+    control: Control,
+    run_id: str,
+    attempt: int,
+    strategy: str,
+    config_xxh3: str,
+    determinism: Mapping[str, JsonValue] | None,
+) -> SaveContext:
+    """Return what a manifest holds besides the state; `determinism` None: that of this process."""
+    place, run = place_of(control), current()
+    return SaveContext(
+        run_id=run_id,
+        attempt=attempt,
+        world_size=control.world_size,
+        mesh=place.mesh,
+        data_size=place.data_size,
+        strategy=strategy,
+        config_xxh3=config_xxh3,
+        determinism=determinism_facts() if determinism is None else determinism,
+        seed=None if run is None else run.seed,
+    )
 
 
 def determinism_facts() -> dict[str, JsonValue]:
@@ -96,8 +123,9 @@ def _note_newest(location: str) -> None:
 _USUAL: dict[str, JsonValue] = {"compile": "not used"}
 
 
-def warn_of_differences(here: Mapping[str, JsonValue], there: Mapping[str, JsonValue]) -> None:
-    """Log what the bits depend on and differs between this process and the one that saved."""
+def warn_of_differences(given: Mapping[str, JsonValue] | None, there: Mapping[str, JsonValue]) -> None:
+    """Log what the bits depend on and differs from the process that saved; `given` None: here."""
+    here = determinism_facts() if given is None else given
     for key in sorted((here.keys() & there.keys()) | (_USUAL.keys() & (here.keys() | there.keys()))):
         now, then = here.get(key, _USUAL.get(key)), there.get(key, _USUAL.get(key))
         if now != then:

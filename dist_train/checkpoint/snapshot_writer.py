@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
-from contextlib import suppress
-
-import torch
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, TENSOR_FILE, staging_name
+from dist_train.checkpoint.format.hashing import digested
+from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
-from dist_train.checkpoint.format.tensor_bytes import dtype_name
-from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
-from dist_train.checkpoint.format.tensor_file import TensorFile
+from dist_train.checkpoint.format.tensor_entries import TensorEntry
+from dist_train.checkpoint.rank_files import WrittenFiles, listed, place, plan_files, put, write_file
 from dist_train.checkpoint.state.snapshot import Snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, note_written
 from dist_train.checkpoint.store.commit import publish
-from dist_train.checkpoint.store.reader import PREFIX
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import note_reserved
 from dist_train.errors import CheckpointWriteError
@@ -26,91 +23,104 @@ from dist_train.jobs.frozen_imports import without_collector
 
 # For the manifest's hashes, and blocks that are only partly filled.
 SLACK_BYTES = 64 << 10
-_RANKS = "ranks"
 
 
-def write_checkpoint(
-    storage: CheckpointStorage, snapshot: Snapshot, threads: HashThreads, after: int | None = None
-) -> Manifest:
-    """Commit a snapshot; return the manifest that is there in the end (an equal one may have been there).
+class StagedCheckpoint:
+    """A checkpoint on its way into a storage, by rank 0: begun, filled, published; or discarded.
+
+    Each step raises CheckpointWriteError where the storage refuses; then nothing is committed, and older
+    checkpoints stay. As a context, an error discards what was staged.
 
     Args:
         storage: where to.
-        snapshot: what.
-        threads: hash what is written next.
-        after: the step that the run went on from, as `publish` takes it.
-
-    Raises:
-        CheckpointWriteError: nothing was committed, nothing is left behind, older ones stay.
+        snapshot: what rank 0 holds.
+        others_bytes: of the files that other ranks will write.
     """
-    files = _plan(snapshot)
-    needed = sum(file.bytes for _prefix, file in files.values()) + len(snapshot.state_json) + SLACK_BYTES
-    needed += needed // BLOCK_BYTES * 40
-    step = snapshot.step
-    staging = staging_name(step, snapshot.attempt)
-    try:
-        storage.prepare()
-        storage.remove(staging)
-        _check_free_space(storage, step, needed)
-        storage.create_staging(staging)
-        manifest = _stage(storage, staging, snapshot, files, threads)
-        return publish(storage, staging, manifest, after)
-    except BaseException as error:
+
+    def __init__(self, storage: CheckpointStorage, snapshot: Snapshot, others_bytes: int = 0) -> None:
+        self._storage, self._snapshot = storage, snapshot
+        self._files = plan_files(snapshot.tensors, snapshot.views, snapshot.digests)
+        needed = sum(file.content.bytes for file in self._files) + len(snapshot.state_json) + SLACK_BYTES
+        needed += others_bytes
+        self._needed = needed + needed // BLOCK_BYTES * 40
+        self.staging = staging_name(snapshot.step, snapshot.attempt)
+        self._entries: list[FileEntry] = []
+        self._digests: list[Callable[[], dict[str, bytes]]] = []
+
+    def begin(self) -> None:
+        """Create the staging area, if there is room."""
+        with self._named():
+            self._storage.prepare()
+            self._storage.remove(self.staging)
+            _check_free_space(self._storage, self._snapshot.step, self._needed)
+            self._storage.create_staging(self.staging)
+
+    def write(self, threads: HashThreads) -> None:
+        """Write rank 0's files.
+
+        Args:
+            threads: hash what is written next.
+        """
+        storage, staging, state_json = self._storage, self.staging, self._snapshot.state_json
+        with self._named():
+            for file in self._files:
+                entry, digests = write_file(storage, staging, file, threads)
+                self._entries.append(entry)
+                self._digests.append(digests)
+            put(storage, staging, STATE_JSON, state_json)
+            hashes = hash_bytes(state_json)
+            self._entries.append(listed(storage, staging, STATE_JSON, len(state_json), hashes))
+
+    def publish(self, others: Iterable[WrittenFiles] = (), after: int | None = None) -> Manifest:
+        """Commit; return the manifest that is there in the end (an equal one may have been there).
+
+        Args:
+            others: what the other ranks have written.
+            after: the step that the run went on from, as `store.commit.publish` takes it.
+        """
+        storage, snapshot = self._storage, self._snapshot
+        with self._named():
+            manifest, raw = self._manifest(others)
+            put(storage, self.staging, MANIFEST, raw)
+            note_written(manifest, raw)
+            note_reserved(snapshot.state_json, snapshot.reserved)
+            storage.seal(self.staging)
+            return publish(storage, self.staging, manifest, after)
+
+    @without_collector()
+    def _manifest(self, others: Iterable[WrittenFiles]) -> tuple[Manifest, bytes]:
+        snapshot, entries = self._snapshot, list(self._entries)
+        own = {key: digest for wait in self._digests for key, digest in wait().items()}
+        own |= snapshot.digests
+        digests = digested(snapshot.tensors, own)
+        weights = {key: digests[key].digest.hex() for key in snapshot.weights.values()}
+        placed: dict[str, TensorEntry] = place(self._files, snapshot.tensors, weights)
+        for other in others:
+            entries += other.files
+            placed |= other.tensors
+            digests |= other.digests
+        return snapshot.manifest(placed, entries, digests).sealed_bytes()
+
+    def discard(self) -> None:
+        """Remove what was staged."""
         with suppress(OSError):
-            storage.remove(staging)
-        if isinstance(error, OSError):
-            raise write_failed(error, storage, f"the checkpoint of step {step}", needed) from error
-        raise
+            self._storage.remove(self.staging)
 
+    def __enter__(self) -> StagedCheckpoint:
+        return self
 
-@without_collector()
-def _plan(snapshot: Snapshot) -> dict[str, tuple[str, TensorFile]]:
-    """Plan the files: name -> (the part of the manifest's keys that its own names leave out, its bytes)."""
-    parts: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in snapshot.tensors.items():
-        first = key.split("/", 1)[0]
-        parts.setdefault(_RANKS if first.removeprefix("rank").isdigit() else first, {})[key] = tensor
-    files = {}
-    for part, inside in sorted(parts.items()):
-        # Plain names, so that any safetensors reader gets what a plain module's load_state_dict takes.
-        prefix = "" if part == _RANKS else f"{part}/"
-        named = {key[len(prefix) :]: tensor for key, tensor in inside.items()}
-        views = {key[len(prefix) :]: snapshot.views[key] for key in inside}
-        files[part + TENSOR_FILE] = (prefix, TensorFile(named, {"format": "pt", PREFIX: prefix}, views))
-    return files
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
 
-
-def _stage(
-    storage: CheckpointStorage,
-    staging: str,
-    snapshot: Snapshot,
-    files: Mapping[str, tuple[str, TensorFile]],
-    threads: HashThreads,
-) -> Manifest:
-    entries = []
-    for name, (_prefix, file) in files.items():
-        with storage.new_file(f"{staging}/{name}") as write:
-            entries.append(FileEntry(name=name, bytes=file.bytes, xxh3_128=file.write(write, threads)))
-    digests = hash_bytes(snapshot.state_json)
-    entries.append(FileEntry(name=STATE_JSON, bytes=len(snapshot.state_json), xxh3_128=digests))
-    with storage.new_file(f"{staging}/{STATE_JSON}") as write:
-        write(memoryview(snapshot.state_json))
-    with without_collector():
-        placed = {key: _entry(key, tensor, files) for key, tensor in snapshot.tensors.items()}
-        manifest, raw = snapshot.manifest(placed, entries).sealed_bytes()
-    with storage.new_file(f"{staging}/{MANIFEST}") as write:
-        write(memoryview(raw))
-    note_written(manifest, raw)
-    note_reserved(snapshot.state_json, snapshot.reserved)
-    storage.seal(staging)
-    return manifest
-
-
-def _entry(key: str, tensor: torch.Tensor, files: Mapping[str, object]) -> TensorEntry:
-    own = key.split("/", 1)[0] + TENSOR_FILE
-    shape = list(tensor.shape)
-    shard = Shard(file=own if own in files else _RANKS + TENSOR_FILE, offset=[0] * len(shape), shape=shape)
-    return TensorEntry(dtype=dtype_name(tensor.dtype), shape=shape, shards=[shard])
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the storage in an error of the system."""
+        try:
+            yield
+        except OSError as error:
+            what = f"the checkpoint of step {self._snapshot.step}"
+            raise write_failed(error, self._storage, what, self._needed) from error
 
 
 def _check_free_space(storage: CheckpointStorage, step: int, needed: int) -> None:

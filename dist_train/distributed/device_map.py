@@ -25,8 +25,10 @@ def record_devices(
 ) -> None:
     """Collective. Rank 0 writes attempts/<k>/devices.json if the ranks compute on GPUs (the membership
     check has made sure that all or none do)."""
+    if not _is_recorded(device):
+        return
     records: list[Any] = control.all_gather(_own_record(info, device))
-    if records[0] is None or not control.is_main or run_dir is None:
+    if not control.is_main or run_dir is None:
         return
     try:
         write_devices(RunDir(run_dir), attempt, [RankDevice(**entry) for entry in records])
@@ -35,9 +37,11 @@ def record_devices(
         logger.warning("which rank has which GPU could not be recorded: %s", error)
 
 
-def _own_record(info: RankInfo, device: torch.device) -> dict[str, Any] | None:
-    if device.type != "cuda":
-        return None
+def _is_recorded(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _own_record(info: RankInfo, device: torch.device) -> dict[str, Any]:
     uuid = devices.unique_id(device) or "?"
     gpu = _physical(uuid)
     return asdict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,9 +40,17 @@ _kept: dict[Rendezvous, Store] = {}
 
 @dataclass(frozen=True)
 class ProcessGroups:
-    """The control group, the exchange by the store, and the rendezvous file that is removed at the end."""
+    """What a start gives.
+
+    Args:
+        control: the control group.
+        drawn: a random number of 32 bits, the same on all ranks.
+        file: the rendezvous file, which is removed at the end.
+        exchange: by the store.
+    """
 
     control: Control
+    drawn: int
     file: FileRendezvous | None = None
     exchange: KeyedExchange | None = None
 
@@ -59,6 +68,7 @@ def init_groups(
     timeout_s: float = 600.0,
     collective_timeout_s: float | None = None,
     attempt: int | None = None,
+    seed: int | None = None,
 ) -> ProcessGroups:
     """Form the job's process group and the control group.
 
@@ -69,9 +79,10 @@ def init_groups(
         timeout_s: limit for the whole start.
         collective_timeout_s: limit for every collective; None: timeout_s.
         attempt: number of the attempt under our agent.
+        seed: what this rank was given; unlike ones are refused.
 
     Raises:
-        ConfigError: for an init method that is not one of the three forms.
+        ConfigError: for an init method that is not one of the three forms, and for unlike seeds.
         RendezvousError: when the ranks do not find each other; it names the reason.
     """
     global _formed
@@ -86,7 +97,7 @@ def init_groups(
     if info.world_size == 1:
         # With one process a group would only cost a port and threads: every collective of ours is
         # local then.
-        return ProcessGroups(Control())
+        return ProcessGroups(Control(), secrets.randbits(32))
     agent_store = os.environ.get(_AGENT_STORE) == "True" and init_method == "env://"
     rendezvous = parse(init_method, info, agent_store=agent_store, attempt=attempt)
     if isinstance(rendezvous, FileRendezvous) and _formed:
@@ -98,17 +109,16 @@ def init_groups(
         base = _kept.get(rendezvous) or _open(rendezvous, info, deadline, timeout_s)
         secret = os.environ.get(env.STORE_PREFIX) or "dist-train"
         store = PrefixStore(f"{secret}/{attempt or 0}/{_formed}", base)
-        MembershipCheck(store, info.rank, info.world_size, deadline, _taken(rendezvous)).wait_for_all(
-            devices.unique_id(device)
-        )
+        check = MembershipCheck(store, info.rank, info.world_size, deadline, _taken(rendezvous))
+        drawn = check.wait_for_all(devices.unique_id(device), seed)
         collective_s = collective_timeout_s or timeout_s
         control = _form(store, info, device, collective_s)
         exchange = KeyedExchange(PrefixStore("exchange", store), info.rank, info.world_size, collective_s)
     _formed += 1
     if isinstance(rendezvous, FileRendezvous):
-        return ProcessGroups(control, rendezvous, exchange)
+        return ProcessGroups(control, drawn, rendezvous, exchange)
     _kept[rendezvous] = base
-    return ProcessGroups(control, exchange=exchange)
+    return ProcessGroups(control, drawn, exchange=exchange)
 
 
 def _open(rendezvous: Rendezvous, info: RankInfo, deadline: float, timeout_s: float) -> Store:

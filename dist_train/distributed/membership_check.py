@@ -1,10 +1,15 @@
-"""Before torch forms the group: wait for all ranks, and refuse missing, duplicate or mismatched ones."""
+"""Before torch forms the group: wait for all ranks, and refuse missing, duplicate or mismatched ones.
+
+All that the ranks must agree on at the start goes through the store with that: each collective would be a
+round through all ranks more.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import secrets
 import socket
 import time
 from collections import defaultdict
@@ -16,7 +21,7 @@ import psutil
 import torch.distributed as torch_dist
 
 from dist_train.distributed.stores.torch_stores import Store
-from dist_train.errors import RendezvousError
+from dist_train.errors import ConfigError, RendezvousError
 from dist_train.rundir.name_ranks import name_ranks
 from dist_train.rundir.this_machine import this_machine
 
@@ -41,10 +46,11 @@ class Handshake:
     machine: str
     pid: int
     gpu: str | None
+    seed: int | None
 
     @classmethod
-    def of_this_process(cls, gpu: str | None) -> Handshake:
-        return cls(socket.gethostname(), this_machine(), os.getpid(), gpu)
+    def of_this_process(cls, gpu: str | None, seed: int | None) -> Handshake:
+        return cls(socket.gethostname(), this_machine(), os.getpid(), gpu, seed)
 
     def is_dead(self) -> bool:
         """True only where this process can know it."""
@@ -52,6 +58,33 @@ class Handshake:
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}" + (", which is dead" if self.is_dead() else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What rank 0 says when all ranks have come, or too few.
+
+    Args:
+        world_size: for which it was made.
+        what: is wrong; empty where nothing is.
+        cause: of that.
+        hint: against it.
+        kind: the name of the error's class.
+        drawn: a random number of 32 bits.
+    """
+
+    world_size: int
+    what: str = ""
+    cause: str | None = None
+    hint: str = ""
+    kind: str = RendezvousError.__name__
+    drawn: int = 0
+
+    def check(self) -> None:
+        """Raise what is wrong."""
+        if self.what:
+            kind = ConfigError if self.kind == ConfigError.__name__ else RendezvousError
+            raise kind(self.what, cause=self.cause, hint=self.hint)
 
 
 @dataclass(frozen=True)
@@ -70,17 +103,22 @@ class MembershipCheck:
     deadline: float
     taken: Callable[[str], RendezvousError] | None = None
 
-    def wait_for_all(self, gpu: str | None = None) -> None:
+    def wait_for_all(self, gpu: str | None = None, seed: int | None = None) -> int:
         """Return on all ranks once every rank has come.
 
         Args:
             gpu: unique id of this rank's GPU; two ranks on one are refused.
+            seed: what this rank was given; unlike seeds are refused.
+
+        Returns:
+            A random number of 32 bits, the same on all ranks.
 
         Raises:
             RendezvousError: naming the missing ranks, the duplicate rank or the shared GPU.
+            ConfigError: naming a rank with another seed.
         """
         try:
-            self._send_handshake(json.dumps(asdict(Handshake.of_this_process(gpu))))
+            self._send_handshake(json.dumps(asdict(Handshake.of_this_process(gpu, seed))))
             verdict = self._collect() if self.rank == 0 else self._await_verdict()
         except torch_dist.DistError as error:
             raise RendezvousError(
@@ -88,12 +126,12 @@ class MembershipCheck:
                 cause=str(error).partition("\n")[0],
                 hint="see why it ended in the log of rank 0",
             ) from None
-        if verdict["what"]:
-            raise RendezvousError(str(verdict["what"]), hint=str(verdict["hint"]))
-        if verdict["world_size"] != self.world_size:
+        verdict.check()
+        if verdict.world_size != self.world_size:
             raise self._refused(
-                f"it was made for {verdict['world_size']} ranks, this one is of {self.world_size}"
+                f"it was made for {verdict.world_size} ranks, this one is of {self.world_size}"
             )
+        return verdict.drawn
 
     def _send_handshake(self, own: str) -> None:
         key = f"{HANDSHAKE_KEY}{self.rank}"
@@ -111,63 +149,88 @@ class MembershipCheck:
     def _is_here(self, rank: int) -> bool:
         return bool(self.store.check([f"{HANDSHAKE_KEY}{rank}"]))
 
-    def _collect(self) -> dict[str, str | int]:
+    def _collect(self) -> Verdict:
         """Rank 0: wait for all ranks, then publish the verdict."""
         began = time.monotonic()
         next_log = began + _LOG_EVERY_S
-        missing = list(range(self.world_size))
-        what = hint = ""
-        while missing := [rank for rank in missing if not self._is_here(rank)]:
+        verdict = Verdict(self.world_size, drawn=secrets.randbits(32))
+        while missing := self._wait_for_ranks():
             now = time.monotonic()
             if now >= self.deadline:
                 what = f"{name_ranks(missing)} of {self.world_size} did not come within {now - began:.0f} s"
-                hint = _MISSING_HINT
+                verdict = Verdict(self.world_size, what, hint=_MISSING_HINT)
                 break
             if now >= next_log:
                 logger.warning(
                     "waiting for %s of %d (%.0f s so far)", name_ranks(missing), self.world_size, now - began
                 )
                 next_log = now + _LOG_EVERY_S
-            time.sleep(0.01)
         if not missing:
-            what, hint = unlike_devices([self._handshake_of(rank) for rank in range(self.world_size)])
-        verdict: dict[str, str | int] = {"what": what, "hint": hint, "world_size": self.world_size}
-        self.store.set(_VERDICT, json.dumps(verdict))
+            handshakes = [self._handshake_of(rank) for rank in range(self.world_size)]
+            verdict = unlike_devices(handshakes) or unlike_seeds(handshakes) or verdict
+        self.store.set(_VERDICT, json.dumps(asdict(verdict)))
         return verdict
 
-    def _wait_for_verdict(self, seconds: float) -> None:
+    def _wait_for_ranks(self) -> list[int]:
+        """Those that have not come yet, after a short wait for them."""
+        keys = [f"{HANDSHAKE_KEY}{rank}" for rank in range(self.world_size)]
+        self._wait(keys)
+        if self.store.check(keys):
+            return []
+        return [rank for rank in range(self.world_size) if not self._is_here(rank)]
+
+    def _wait(self, keys: list[str]) -> None:
+        seconds = min(_LOOK_EVERY_S, max(0.01, self.deadline - time.monotonic()))
         try:
-            # The store answers when the key is there: to ask again and again costs each rank up to a pause.
-            self.store.wait([_VERDICT], timedelta(seconds=seconds))
+            # The store answers when the keys are there: to ask again and again costs a pause each time.
+            self.store.wait(keys, timedelta(seconds=seconds))
         except RuntimeError:
             return  # not yet; a store that is gone raises the same class, and the next call of it says so
 
-    def _await_verdict(self) -> dict[str, str | int]:
+    def _await_verdict(self) -> Verdict:
         # Rank 0 has the same time-out and publishes first; the extra seconds let its verdict arrive.
         limit = self.deadline + 5.0
+        self._wait([_VERDICT])
         while not self.store.check([_VERDICT]):
             if self.taken and self._is_here(0) and self._handshake_of(0).is_dead():
                 raise self._refused(f"rank 0 was taken by {self._handshake_of(0)}")
             if time.monotonic() >= limit:
                 missing = [rank for rank in range(self.world_size) if not self._is_here(rank)]
                 what = f"{name_ranks(missing or [0])} of {self.world_size} did not come in time"
-                return {"what": what, "hint": _MISSING_HINT, "world_size": self.world_size}
-            self._wait_for_verdict(_LOOK_EVERY_S)
-        found: dict[str, str | int] = json.loads(self.store.get(_VERDICT))
-        return found
+                return Verdict(self.world_size, what, hint=_MISSING_HINT)
+            self._wait([_VERDICT])
+        return Verdict(**json.loads(self.store.get(_VERDICT)))
 
 
-def unlike_devices(handshakes: Sequence[Handshake]) -> tuple[str, str]:
-    """What is wrong with the ranks' devices, and a hint; two empty texts if nothing is."""
+def unlike_devices(handshakes: Sequence[Handshake]) -> Verdict | None:
+    """What is wrong with the ranks' devices; None if nothing is."""
+    count = len(handshakes)
     without = [rank for rank, handshake in enumerate(handshakes) if handshake.gpu is None]
-    if without and len(without) < len(handshakes):
+    if without and len(without) < count:
         host = handshakes[without[0]].host
-        return (
+        return Verdict(
+            count,
             f"{name_ranks(without)} would compute on the CPU, the others on GPUs ({host} shows none)",
-            "fix that host's driver or CUDA_VISIBLE_DEVICES; --device cpu takes the CPU everywhere",
+            hint="fix that host's driver or CUDA_VISIBLE_DEVICES; --device cpu takes the CPU everywhere",
         )
     shared = _shared_gpu(handshakes)
-    return shared, "start one rank per GPU, or check CUDA_VISIBLE_DEVICES and LOCAL_RANK" if shared else ""
+    hint = "start one rank per GPU, or check CUDA_VISIBLE_DEVICES and LOCAL_RANK"
+    return Verdict(count, shared, hint=hint) if shared else None
+
+
+def unlike_seeds(handshakes: Sequence[Handshake]) -> Verdict | None:
+    """What is wrong with the ranks' seeds; None if nothing is."""
+    first = handshakes[0].seed
+    rank = next((rank for rank, each in enumerate(handshakes) if each.seed != first), None)
+    if rank is None:
+        return None
+    return Verdict(
+        len(handshakes),
+        f"rank {rank} asks for seed {handshakes[rank].seed}, rank 0 for {first}",
+        "the order of samples is the same on all ranks; only dt.prepare lets RNG states differ",
+        "give dt.init the same seed on every rank",
+        ConfigError.__name__,
+    )
 
 
 def _shared_gpu(handshakes: Sequence[Handshake]) -> str:

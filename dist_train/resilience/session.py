@@ -6,13 +6,11 @@ import atexit
 import functools
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable
 
 import torch
 
 from dist_train.distributed import devices
-from dist_train.distributed.control_group import Control
 from dist_train.distributed.cuda_visible_devices import warn_if_changed
 from dist_train.distributed.device_map import record_devices
 from dist_train.distributed.group_teardown.teardown import Teardown, tear_down
@@ -75,6 +73,7 @@ def init(
         timeout_s=timeout_s,
         collective_timeout_s=collective_timeout_s,
         attempt=worker.attempt if worker else None,
+        seed=seed,
     )
     busy = functools.partial(devices.is_busy, bound) if bound.type == "cuda" else None
     watchdog = HangWatchdog(collective_timeout_s or timeout_s, info.rank, busy)
@@ -92,7 +91,7 @@ def _open_run(
     seed: int | None,
 ) -> Run:
     control = started.control
-    agreed_seed = _agree_on_seed(control, seed, worker)
+    agreed_seed = _seed_of_run(started, seed, worker)
     record_devices(control, info, device, worker.run_dir if worker else None, worker.attempt if worker else 0)
     if seed is not None:
         # As rank 0 on every rank: what the script draws before dt.prepare is the same everywhere.
@@ -135,24 +134,16 @@ def _progress(watchdog: HangWatchdog, flag: StopFlag) -> Callable[[str, int | No
     return mark
 
 
-def _agree_on_seed(control: Control, seed: int | None, worker: WorkerEnv | None) -> int:
-    given = control.all_gather(seed)
-    for rank, other in enumerate(given):
-        if other != given[0]:
-            raise ConfigError(
-                f"rank {rank} asks for seed {other}, rank 0 for {given[0]}",
-                cause="the order of samples is the same on all ranks; only dt.prepare lets RNG states differ",
-                hint="give dt.init the same seed on every rank",
-            )
+def _seed_of_run(started: ProcessGroups, seed: int | None, worker: WorkerEnv | None) -> int:
+    """The seed that was given, on all ranks alike; else one that all ranks choose alike."""
     if seed is not None:
         return seed
+    chosen = started.drawn
     if worker is not None and worker.run_id:
         chosen = int.from_bytes(hashlib.sha256(worker.run_id.encode()).digest()[:4], "big")
-    else:
-        chosen = control.broadcast(secrets.randbits(32))  # type: ignore[assignment]
-    if control.is_main:
+    if started.control.is_main:
         logger.info("no seed given: run.seed is %d", chosen)
-    return int(chosen)
+    return chosen
 
 
 def _reuse_open_run(opened: Run, seed: int | None, device: str | None) -> Run:

@@ -281,7 +281,7 @@ def rng_state(checkpoint: Path, ranks: int) -> list[bytes]:
     for path in checkpoint.glob("*.safetensors"):
         with safe_open(path, framework="np") as file:
             found |= {key: file.get_tensor(key).tobytes() for key in file.keys() if "/rng/torch" in key}  # noqa: SIM118
-    return [found[f"rank{rank}/rng/torch"] for rank in range(ranks)]
+    return [found[f"data{rank}/rng/torch"] for rank in range(ranks)]
 
 
 @pytest.mark.proof

@@ -7,7 +7,8 @@ canonical_json      JSON with one form per value
 blocks              block hashes
 verified_reader     a reader that compares them
 file_parts          blocks of a file that are read and hashed in any thread
-manifest            manifest.json, version 1
+manifest            manifest.json, version 2
+block_hashes        where the block hashes of a file stand
 tensor_entries      the manifest's entries of tensors
 tensor_bytes        tensors as bytes
 byte_views          the bytes of many tensors at once
@@ -17,4 +18,5 @@ large_pages         large pages for large tensors
 node_memory         tensors that all ranks of a node map
 tensor_file         safetensors files as streams
 hashing             weights_hash and state_hash
+hashing_v1          those of version 1
 """

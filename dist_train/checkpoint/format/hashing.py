@@ -1,69 +1,113 @@
-"""weights_hash and state_hash: equal for two runs if and only if they hold the same bits."""
+"""weights_hash and state_hash: equal for two runs if and only if they hold the same bits.
+
+Version 2: a hash over the digests of single tensors, so that each can be digested where it lies, by any
+thread or rank. Version 1 hashed all bytes as one stream (hashing_v1).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import xxhash
 
 from dist_train.checkpoint.format.byte_views import byte_views
+from dist_train.checkpoint.format.hash_threads import HashThreads
+from dist_train.checkpoint.format.hashing_v1 import stream_hash
 from dist_train.checkpoint.format.layout import STATE_JSON
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 
+VERSION = 2
+# Digested by one thread at a time, so that all have something to do.
+_SHARE_BYTES = 16 << 20
+_WEIGHTS, _STATE = b"dist-train weights 2\0", b"dist-train state 2\0"
 
-def weights_hash(
-    state_dict: Mapping[str, torch.Tensor], views: Mapping[str, memoryview] | None = None
-) -> str:
-    """Return XXH3-128 over an unwrapped `state_dict()`, both names of tied tensors included.
+# Of each tensor by its name: XXH3-128 of its bytes.
+Digests = Mapping[str, bytes]
 
-    Entries that are not tensors (a module's extra state) are left out. `views`: as for `tensors_stream`.
+
+class Digested(NamedTuple):
+    """What the hashes are made of for one tensor; the digest is XXH3-128 of its bytes."""
+
+    dtype: str
+    shape: Sequence[int]
+    digest: bytes
+
+
+def weights_hash(state_dict: Mapping[str, torch.Tensor], version: int = VERSION) -> str:
+    """Return the hash of an unwrapped `state_dict()`, both names of tied tensors included.
+
+    Entries that are not tensors (a module's extra state) are left out.
+
+    Args:
+        state_dict: name -> tensor.
+        version: of the manifest whose `weights_hash` it is compared with.
     """
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
-    stream = xxhash.xxh3_128()
-    _add_tensors(stream, tensors, views)
-    return stream.hexdigest()
+    if version == 1:
+        return stream_hash(tensors)
+    return weights_hash_of(digested(tensors, digests_of(byte_views(tensors))))
+
+
+def weights_hash_of(entries: Mapping[str, Digested]) -> str:
+    """Return the `weights_hash` of tensors whose digests are known, by their names."""
+    return _combined(_WEIGHTS, entries).hexdigest()
 
 
 def state_hash(tensors: Mapping[str, torch.Tensor], state_json: bytes) -> str:
-    """Return XXH3-128 over all tensors of a checkpoint, then state.json as one more entry of dtype `json`."""
-    return with_state_json(tensors_stream(tensors), state_json)
+    """Return the hash of all tensors of a checkpoint by manifest key, and of state.json."""
+    return state_hash_of(digested(tensors, digests_of(byte_views(tensors))), state_json)
 
 
-def tensors_stream(
-    tensors: Mapping[str, torch.Tensor], views: Mapping[str, memoryview] | None = None
-) -> xxhash.xxh3_128:
-    """The first part of `state_hash`, which takes its time; `with_state_json` is the rest.
-
-    Args:
-        tensors: by manifest key.
-        views: the bytes of the tensors, where the caller has them already.
-    """
-    stream = xxhash.xxh3_128()
-    _add_tensors(stream, tensors, views)
-    return stream
-
-
-def with_state_json(stream: xxhash.xxh3_128, state_json: bytes) -> str:
-    """Return the `state_hash` of the tensors that `tensors_stream` was given."""
-    _add_header(stream, STATE_JSON, "json", (), len(state_json))
-    stream.update(state_json)
+def state_hash_of(entries: Mapping[str, Digested], state_json: bytes) -> str:
+    """Return the `state_hash` of tensors whose digests are known, by their manifest keys."""
+    stream = _combined(_STATE, entries)
+    _add(stream, STATE_JSON, Digested("json", (), xxhash.xxh3_128_digest(state_json)))
     return stream.hexdigest()
 
 
-def _add_tensors(
-    stream: xxhash.xxh3_128,
-    tensors: Mapping[str, torch.Tensor],
-    views: Mapping[str, memoryview] | None,
-) -> None:
-    known = byte_views(tensors) if views is None else views
-    for key in sorted(tensors, key=str.encode):
-        tensor, view = tensors[key], known[key]
-        _add_header(stream, key, dtype_name(tensor.dtype), tensor.shape, len(view))
-        stream.update(view)
+def digested(tensors: Mapping[str, torch.Tensor], digests: Digests) -> dict[str, Digested]:
+    """Join tensors and their digests."""
+    return {
+        key: Digested(dtype_name(tensor.dtype), tuple(tensor.shape), digests[key])
+        for key, tensor in tensors.items()
+    }
 
 
-def _add_header(stream: xxhash.xxh3_128, key: str, dtype: str, shape: Sequence[int], count: int) -> None:
+def digests_of(views: Mapping[str, memoryview]) -> dict[str, bytes]:
+    """Digest each tensor's bytes."""
+    return {name: xxhash.xxh3_128_digest(view) for name, view in views.items()}
+
+
+def start_digests(views: Mapping[str, memoryview], threads: HashThreads) -> Callable[[], dict[str, bytes]]:
+    """Begin `digests_of` in the threads; return what waits for all of them."""
+    begun = [threads.start(partial(digests_of, share)) for share in _shares(views)]
+    return lambda: {name: digest for wait in begun for name, digest in wait().items()}
+
+
+def _shares(views: Mapping[str, memoryview]) -> Iterable[dict[str, memoryview]]:
+    share: dict[str, memoryview] = {}
+    size = 0
+    for name, view in views.items():
+        share[name] = view
+        size += len(view)
+        if size >= _SHARE_BYTES:
+            yield share
+            share, size = {}, 0
+    if share:
+        yield share
+
+
+def _combined(mark: bytes, entries: Mapping[str, Digested]) -> xxhash.xxh3_128:
+    stream = xxhash.xxh3_128(mark)
+    for key in sorted(entries, key=str.encode):
+        _add(stream, key, entries[key])
+    return stream
+
+
+def _add(stream: xxhash.xxh3_128, key: str, entry: Digested) -> None:
     # Each part ends in a mark or has a fixed length, so that no two lists of entries have the same bytes.
-    text = f"{key}\0{dtype}\0{','.join(map(str, shape))}\0"
-    stream.update(text.encode() + count.to_bytes(8, "little"))
+    dtype, shape, digest = entry
+    stream.update(f"{key}\0{dtype}\0{','.join(map(str, shape))}\0".encode() + digest)

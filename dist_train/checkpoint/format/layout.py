@@ -9,8 +9,14 @@ STATE_JSON = "state.json"
 FENCE = "fence.json"
 QUARANTINE = "quarantine"
 TENSOR_FILE = ".safetensors"
+BLOCKS_FILE = ".blocks"
 
 _LEFTOVER = re.compile(r"\.(?:step-\d+\.(?:tmp|old)|fence\.json\.tmp)-(\d+)")
+
+
+def blocks_name(name: str) -> str:
+    """Name the file that holds the block hashes of a large one."""
+    return name + BLOCKS_FILE
 
 
 def staging_name(step: int, attempt: int) -> str:

@@ -1,4 +1,4 @@
-"""The manifest, version 1: a checkpoint exists if and only if this file is there and its hash holds."""
+"""The manifest, version 2: a checkpoint exists if and only if this file is there and its hash holds."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
     PlainSerializer,
     PlainValidator,
-    ValidationError,
 )
 
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
-from dist_train.checkpoint.format.layout import MANIFEST
+from dist_train.checkpoint.format.layout import MANIFEST, blocks_name
 from dist_train.checkpoint.format.tensor_entries import (
     PLAIN_NAME,
     TensorEntry,
-    entries_as_records,
-    entries_from_records,
+    as_records,
+    from_records,
+    from_records_v1,
 )
 from dist_train.jobs.frozen_imports import without_collector
 
 FORMAT: Literal["dist-train-checkpoint"] = "dist-train-checkpoint"
-VERSION = 1
+VERSION: Literal[2] = 2
+READ_VERSIONS = (1, 2)
 DATA_KEYS = ("n", "fingerprint", "seed", "dataset_id", "permutation_version", "batch_size")
 
 _SELF_HASH = "self_hash"
@@ -40,9 +42,17 @@ _SELF_HASH_ENTRY = re.compile(rb',"self_hash":"([0-9a-f]{32})",')
 Count = Annotated[int, Field(ge=0)]
 Hash = Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]
 FileName = Annotated[str, Field(pattern=PLAIN_NAME)]
-# Many: pydantic would take most of the time of a save of small tensors for them.
+# Many: pydantic would take most of the time of a save of small tensors for them. What stands in the file is
+# made by as_records and read by from_records.
 Tensors = Annotated[
-    dict[str, TensorEntry], PlainValidator(entries_from_records), PlainSerializer(entries_as_records)
+    dict[str, TensorEntry],
+    PlainValidator(lambda value: value),
+    PlainSerializer(lambda entries: {key: entry._asdict() for key, entry in entries.items()}),
+]
+# Names and sizes of the dimensions of the mesh, the slowest first.
+Mesh = Annotated[
+    tuple[tuple[str, Annotated[int, Field(ge=1)]], ...],
+    BeforeValidator(lambda value: tuple(tuple(each) for each in value) if isinstance(value, list) else value),
 ]
 
 
@@ -51,19 +61,31 @@ class _Record(BaseModel):
 
 
 class FileEntry(_Record):
-    """One file beside the manifest."""
+    """One file beside the manifest.
+
+    Args:
+        xxh3_128: its block hashes; empty where they stand in a file of their own.
+        blocks_xxh3: the hash of this file; else empty.
+    """
 
     name: FileName
     bytes: Count
     block_bytes: Annotated[int, Field(gt=0)] = BLOCK_BYTES
     xxh3_128: list[Hash]
+    blocks_xxh3: Annotated[str, Field(pattern=r"\A([0-9a-f]{32})?\z")] = ""
 
 
 class Manifest(_Record):
-    """The record of a checkpoint: everything that a reader must know before it reads any data."""
+    """The record of a checkpoint: everything that a reader must know before it reads any data.
+
+    Args:
+        version: of what was read; written is version 2.
+        mesh: names and sizes of its dimensions, the slowest first; of version 1, one of all ranks.
+        data_size: number of shares that the data was split into; of version 1, of ranks.
+    """
 
     format: Literal["dist-train-checkpoint"] = FORMAT
-    version: Literal[1] = 1
+    version: Literal[1, 2] = VERSION
     run_id: str
     attempt: Count
     step: Count
@@ -71,6 +93,8 @@ class Manifest(_Record):
     samples_in_epoch: Count
     samples_total: Count
     world_size: Annotated[int, Field(ge=1)]
+    mesh: Mesh
+    data_size: Annotated[int, Field(ge=1)]
     strategy: str
     created_at: str
     tensors: Tensors
@@ -89,7 +113,7 @@ class Manifest(_Record):
 
     def sealed_bytes(self) -> tuple[Manifest, bytes]:
         """Return the same manifest with its self_hash, and its canonical JSON, written once for both."""
-        record = self.model_dump(exclude={_SELF_HASH})
+        record = self._record()
         # The keys are sorted, so the hash has its place between these two parts.
         before = dump_canonical({key: value for key, value in record.items() if key < _SELF_HASH})[:-1]
         after = dump_canonical({key: value for key, value in record.items() if key > _SELF_HASH})[1:]
@@ -99,7 +123,12 @@ class Manifest(_Record):
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON, as it is stored."""
-        return dump_canonical(self.model_dump())
+        return dump_canonical({**self._record(), _SELF_HASH: self.self_hash})
+
+    def _record(self) -> dict[str, Any]:
+        record = self.model_dump(exclude={_SELF_HASH, "tensors"})
+        layouts, tensors = as_records(self.tensors, [file.name for file in self.files])
+        return {**record, "version": VERSION, "layouts": layouts, "tensors": tensors}
 
 
 @without_collector()
@@ -111,16 +140,34 @@ def parse_manifest(raw: bytes) -> Manifest:
         UnsupportedCheckpoint: whole, but of another format or a later version.
     """
     record = _whole_record(raw)
-    if (record.get("format"), record.get("version")) != (FORMAT, VERSION):
+    version = record.get("version")
+    if record.get("format") != FORMAT or version not in READ_VERSIONS:
         raise UnsupportedCheckpoint(
-            f"format {record.get('format')!r} version {record.get('version')!r}; "
-            f"this dist-train reads {FORMAT!r} version {VERSION}",
+            f"format {record.get('format')!r} version {version!r}; "
+            f"this dist-train reads {FORMAT!r} versions {', '.join(map(str, READ_VERSIONS))}",
             hint="read it with the dist-train version that wrote it, or a later one",
         )
     try:
-        return Manifest.model_validate(record)
-    except ValidationError as error:
-        raise DamagedCheckpoint(f"{MANIFEST} is not a version-1 manifest: {error}", file=MANIFEST) from error
+        return Manifest.model_validate(_in_memory_v1(record) if version == 1 else _in_memory(record))
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's ValidationError is a ValueError
+        raise DamagedCheckpoint(
+            f"{MANIFEST} is not a version-{version} manifest: {error}", file=MANIFEST
+        ) from error
+
+
+def _in_memory(record: dict[str, Any]) -> dict[str, Any]:
+    files = [file["name"] for file in record["files"]]
+    rest = {key: value for key, value in record.items() if key != "layouts"}
+    return {**rest, "tensors": from_records(record["layouts"], record["tensors"], files)}
+
+
+def _in_memory_v1(record: dict[str, Any]) -> dict[str, Any]:
+    """What version 2 says besides follows: each rank had the whole model, and data of its own."""
+    ranks = record["world_size"]
+    added = {"mesh": [["replicate", ranks]], "data_size": ranks}
+    if unknown := sorted(added.keys() & record.keys()):
+        raise ValueError(f"version 1 has no {', '.join(unknown)}")
+    return {**record, **added, "tensors": from_records_v1(record["tensors"])}
 
 
 def _whole_record(raw: bytes) -> dict[str, Any]:
@@ -162,6 +209,7 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
     """
     there = files - {MANIFEST}
     listed = {entry.name for entry in manifest.files}
+    listed |= {blocks_name(entry.name) for entry in manifest.files if entry.blocks_xxh3}
     for name in sorted(listed - there):
         raise DamagedCheckpoint(f"{name} is missing", file=name)
     for name in sorted(there - listed):

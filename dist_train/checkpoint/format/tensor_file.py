@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ COMPLEX128 = "__complex128__"
 MAX_HEADER = 100_000_000
 # Hashed in one thread and written in one call, while it is still in the processor's cache.
 CHUNK_BYTES = 4 * BLOCK_BYTES
+# Smaller ones are joined for one write. A copy of large ones would be in new memory each time, whose first
+# use takes longer than the write.
+LARGE_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,15 @@ class TensorFile:
         self._head = len(text).to_bytes(8, "little") + text
         self.bytes = len(self._head) + end
 
-    def write(self, write: Write, threads: HashThreads | None = None) -> list[str]:
+    def write(
+        self, write: Write, threads: HashThreads | None = None, then: Callable[[], None] = lambda: None
+    ) -> list[str]:
         """Pass all bytes to `write`, in order; return the block hashes, taken before each write.
 
         Args:
             write: called in this thread only.
             threads: hash what comes next meanwhile.
+            then: called when they have been given all of it: other work for them.
         """
         others = threads or HashThreads()
         digests: list[str] = []
@@ -91,6 +98,7 @@ class TensorFile:
             begun.append((chunk, others.start(partial(hash_views, chunk))))
             if len(begun) > 2 * others.count:
                 _write_hashed(write, digests, *begun.popleft())
+        then()
         while begun:
             _write_hashed(write, digests, *begun.popleft())
         return digests
@@ -100,8 +108,12 @@ def _write_hashed(
     write: Write, digests: list[str], chunk: list[memoryview], wait: Callable[[], list[str]]
 ) -> None:
     digests += wait()
-    # Small tensors in one write.
-    write(chunk[0] if len(chunk) == 1 else memoryview(b"".join(chunk)))
+    for large, views in groupby(chunk, lambda view: len(view) >= LARGE_BYTES):
+        if large:
+            for view in views:
+                write(view)
+        else:
+            write(memoryview(b"".join(views)))
 
 
 def read_tensors(

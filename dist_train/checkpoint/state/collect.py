@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 MAIN = "model"
 PREFIXES = {"optimizer": "optim"}
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_RESERVED = re.compile(r"rank\d+|ranks|state|manifest|reserved")
+_RESERVED = re.compile(r"(rank|data)\d+|ranks|state|manifest|reserved")
 
 
 @dataclass
@@ -191,7 +191,7 @@ def _check_keys(state: Mapping[str, Any]) -> None:
             raise CheckpointError(
                 f"{key!r} cannot be a key of the state",
                 cause="keys name files: letters, digits, _ and -, not beginning with a digit; "
-                "rank<number>, ranks, state, manifest and reserved are taken",
+                "rank<number>, data<number>, ranks, state, manifest and reserved are taken",
             )
         other = prefixes.setdefault(prefix_of(key), key)
         if other != key:

@@ -24,9 +24,9 @@ class PerRank:
 
         state = {"model": model, "optimizer": optimizer, "replay": dt.checkpoint.PerRank(buffer)}
 
-    Each rank gets back what it saved, its tensors on the CPU. At another number of ranks the checkpoint is
-    refused, unless `reshard` says what each rank gets then. All ranks' states pass through the memory of
-    rank 0.
+    Each rank writes its own, and gets back what it saved, its tensors on the CPU. At another number of ranks
+    the checkpoint is refused, unless `reshard` says what each rank gets then. On loading, every node reads
+    the states of all ranks.
 
     Args:
         obj: has state_dict() and load_state_dict().

@@ -1,9 +1,10 @@
-"""Gather each rank's own state on rank 0: RNG state, buffers that differ, PerRank entries."""
+"""Gather each rank's own state on rank 0: RNG state, buffers that differ, the words of PerRank entries."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,41 +15,72 @@ from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, n
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.per_rank import encode_per_rank
 from dist_train.checkpoint.state.rng_state import capture_rng
+from dist_train.distributed.place import Place
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
 
 
-def own_tensors(collected: CollectedState, rank: int, differing: frozenset[str]) -> dict[str, torch.Tensor]:
-    """Return this rank's tensors: `rng/<name>`, and `buffer/<name>` where it differs from rank 0's."""
-    own = {f"rng/{name}": rng for name, rng in capture_rng().items()}
+def own_tensors(
+    collected: CollectedState, rank: int, place: Place, differing: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    """Return this rank's tensors by manifest key.
+
+    `data<r>/rng/<name>`, if it speaks for its data coordinate; `rank<r>/buffer/<name>` where it differs
+    from rank 0's.
+    """
+    own: dict[str, torch.Tensor] = {}
+    if place.counts:
+        own = {f"data{place.data_rank}/rng/{name}": rng for name, rng in capture_rng().items()}
     for name, tensor in collected.local_buffers.items():
         # Outside any state_dict, so rank 0's copy has no other place.
         if rank == 0 or name in differing:
-            own[f"buffer/{name}"] = host(tensor)
+            own[f"rank{rank}/buffer/{name}"] = host(tensor)
     if rank > 0:
         tensors = collected.tensors
-        own |= {f"buffer/{n}": host(tensors[key]) for key, n in collected.buffers.items() if n in differing}
+        own |= {
+            f"rank{rank}/buffer/{name}": host(tensors[key])
+            for key, name in collected.buffers.items()
+            if name in differing
+        }
     return own
 
 
 def gather_per_rank(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gather all ranks' tensors as `rank<r>/<name>` (collective; empty but on rank 0)."""
+    """Gather the tensors that are each rank's own (collective; empty but on rank 0)."""
     everything: dict[str, torch.Tensor] = {}
-    for rank, payload in enumerate(control.all_gather_bytes(_pack(own))):
+    for payload in control.all_gather_bytes(_pack(own)):
         if control.is_main:
-            everything |= {f"rank{rank}/{name}": tensor for name, tensor in _unpack(payload).items()}
+            everything |= _unpack(payload)
     return everything
 
 
-def gather_entries(control: Control, collected: CollectedState) -> dict[str, torch.Tensor]:
-    """Gather the PerRank entries, of which rank 0 gets the contents and tensors (collective).
+@dataclass(frozen=True)
+class OwnState:
+    """What this rank holds of the PerRank entries.
 
-    They may be large: no rank but rank 0 receives another's, and one after the other.
+    Args:
+        tensors: manifest key -> tensor.
+        bytes_of_ranks: of each rank's tensors.
     """
-    if not collected.per_rank:
-        return {}
+
+    tensors: Mapping[str, torch.Tensor]
+    bytes_of_ranks: tuple[int, ...]
+
+    @property
+    def others_bytes(self) -> int:
+        """Of all ranks but rank 0."""
+        return sum(self.bytes_of_ranks[1:])
+
+
+def gather_contents(control: Control, collected: CollectedState) -> OwnState:
+    """Gather the contents of the PerRank entries on rank 0; their tensors, which may be large, stay.
+
+    Collective.
+    """
     own: dict[str, torch.Tensor] = {}
+    if not collected.per_rank:
+        return OwnState(own, (0,) * control.world_size)
 
     def encoded() -> dict[str, JsonValue]:
         return {
@@ -56,21 +88,17 @@ def gather_entries(control: Control, collected: CollectedState) -> dict[str, tor
         }
 
     contents = on_every_rank(control, encoded)
-    rows = control.all_gather(contents)
-    payloads = _to_rank_zero(control, own)
-    if not control.is_main:
-        return {}
+    rows = control.all_gather([contents, sum(tensor.nbytes for tensor in own.values())])
+    found: list[tuple[dict[str, JsonValue], int]] = rows  # type: ignore[assignment]
     for key in collected.per_rank:
-        of_ranks = [row[key] for row in rows if isinstance(row, dict)]
-        collected.entries[key] = {"kind": "per_rank", "content": of_ranks}
-    return own | payloads
+        collected.entries[key] = {"kind": "per_rank", "content": [row[key] for row, _ in found]}
+    return OwnState(own, tuple(count for _, count in found))
 
 
-def _to_rank_zero(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Send every rank's tensors to rank 0, which returns those of the others (collective)."""
-    payload = _pack(own) if control.rank else b""
+def gather_on_rank_zero(control: Control, payload: bytes) -> list[bytes]:
+    """Send every rank's bytes to rank 0, which returns those of the others in their order (collective)."""
     sizes = control.all_gather(len(payload))
-    received: dict[str, torch.Tensor] = {}
+    received: list[bytes] = []
     for rank in range(1, control.world_size):
         size = sizes[rank]
         assert isinstance(size, int)
@@ -80,7 +108,7 @@ def _to_rank_zero(control: Control, own: Mapping[str, torch.Tensor]) -> dict[str
         elif control.is_main:
             box = torch.empty(size, dtype=torch.uint8)
             torch_dist.recv(box, src=rank, group=control.group)
-            received |= _unpack(view_bytes(box))
+            received.append(bytes(view_bytes(box)))
     return received
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 import xxhash
 
+from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
-from dist_train.checkpoint.format.hashing import state_hash
+from dist_train.checkpoint.format.hashing import digested, digests_of, state_hash_of
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.device_digest import digests
@@ -29,18 +31,28 @@ _LOCAL = "local buffer "
 _KIND_NAMES = {"module": "weights", "optimizer": "optimizer state"}
 
 
-def differing_buffers(control: Control, step: int, collected: CollectedState) -> frozenset[str]:
+@dataclass(frozen=True)
+class Compared:
+    """What came of a comparison.
+
+    Args:
+        differing: names (as under `rank<r>/buffer/`) of the buffers that are not equal on all ranks: those
+            may differ, such as BatchNorm's running statistics, and are saved for each rank.
+        digests: manifest key -> XXH3-128 of the bytes, of the tensors that were compared by it.
+    """
+
+    differing: frozenset[str] = frozenset()
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def compare_replicas(control: Control, step: int, collected: CollectedState) -> Compared:
     """Compare all replicated state over ranks (collective).
 
-    Returns:
-        Names (as under `rank<r>/buffer/`) of the buffers that are not equal on all ranks: those may differ,
-        such as BatchNorm's running statistics, and are saved for each rank.
-
     Raises:
-        ReplicaMismatch: anything else differs; names the rank, the entry and a tensor.
+        ReplicaMismatch: anything else than buffers differs; names the rank, the entry and a tensor.
     """
     if control.world_size == 1:
-        return frozenset()
+        return Compared()
     mine = _Digests(collected)
     rows = control.all_gather([*mine.row(), {"step": step, "on device": mine.where}])
     if len({str(_part(row, 2)["on device"]) for row in rows}) > 1:
@@ -53,7 +65,8 @@ def differing_buffers(control: Control, step: int, collected: CollectedState) ->
         if len(set(found)) > 1:
             _raise_mismatch(control, step, mine, key, found)
     names = {name for row in buffer_rows for name in row}
-    return frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
+    differing = frozenset(name for name in names if len({row.get(name) for row in buffer_rows}) > 1)
+    return Compared(differing, mine.of_tensors)
 
 
 def _refuse_other_steps(steps: list[JsonValue]) -> None:
@@ -75,9 +88,15 @@ class _Digests:
     def __init__(self, collected: CollectedState, everywhere: bool = False) -> None:
         self.collected = collected
         tensors = collected.tensors | {f"{_LOCAL}{n}": t for n, t in collected.local_buffers.items()}
-        self._words = digests(
-            {name: tensor for name, tensor in tensors.items() if everywhere or is_on_device(tensor)}
-        )
+        on_device = {name for name, tensor in tensors.items() if everywhere or is_on_device(tensor)}
+        self._words = digests({name: tensor for name, tensor in tensors.items() if name in on_device})
+        on_host = {name: tensor for name, tensor in tensors.items() if name not in on_device}
+        self._on_host = digests_of(byte_views(on_host))
+
+    @property
+    def of_tensors(self) -> dict[str, bytes]:
+        """Those of tensors in host memory, by manifest key."""
+        return {key: digest for key, digest in self._on_host.items() if key in self.collected.tensors}
 
     @property
     def where(self) -> str:
@@ -110,8 +129,8 @@ class _Digests:
         return {n: t for n, t in collected.owned.get(key, {}).items() if n not in collected.buffers}
 
     def _of(self, tensors: Mapping[str, torch.Tensor], content: bytes) -> str:
-        on_host = {name: tensor for name, tensor in tensors.items() if name not in self._words}
-        text = state_hash(on_host, content)
+        on_host = {name: tensor for name, tensor in tensors.items() if name in self._on_host}
+        text = state_hash_of(digested(on_host, self._on_host), content)
         rest = [
             [name, dtype_name(tensor.dtype), [*tensor.shape], self._words[name]]
             for name, tensor in sorted(tensors.items())
@@ -176,4 +195,4 @@ def _values(content: object, path: str) -> Iterator[tuple[str, JsonValue]]:
         for key, value in content.items():
             yield from _values(value, f"{path}/{key}" if path else str(key))
     elif path:
-        yield path, state_hash({}, dump_canonical(content))
+        yield path, state_hash_of({}, dump_canonical(content))

@@ -7,6 +7,7 @@ import re
 
 import torch
 
+from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.state.rng_state import (
     ALWAYS,
     CUDA,
@@ -16,52 +17,57 @@ from dist_train.checkpoint.state.rng_state import (
     restore_rng,
 )
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
+from dist_train.distributed.place import Place
 from dist_train.distributed.run import current
 from dist_train.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
 
-def check_rng_state(loaded: LoadedCheckpoint, rank: int, world_size: int) -> None:
-    """Check that all RNG state of this rank is there, if the world size is the same.
+def check_rng_state(loaded: LoadedCheckpoint, place: Place) -> None:
+    """Check that all RNG state of this rank's data coordinate is there, if the place is one that saved.
 
     Raises:
         CheckpointError: naming what is missing.
     """
-    if loaded.manifest.world_size != world_size:
+    if not _is_same_mesh(loaded.manifest, place):
         return
     wanted = {*ALWAYS, CUDA} if _saved_on_gpu(loaded) and cuda_in_use() else set(ALWAYS)
-    missing = sorted(wanted - set(loaded.below(f"rank{rank}/rng")))
+    missing = sorted(wanted - set(loaded.below(_key(loaded.manifest, place))))
     if missing:
-        raise CheckpointError(f"{loaded.name} has no RNG state {', '.join(missing)} of rank {rank}")
+        raise CheckpointError(
+            f"{loaded.name} has no RNG state {', '.join(missing)} of data coordinate {place.data_rank}"
+        )
 
 
-def apply_rng_state(loaded: LoadedCheckpoint, rank: int, world_size: int) -> bool:
+def apply_rng_state(loaded: LoadedCheckpoint, place: Place, rank: int) -> bool:
     """Restore the RNG state, last of all; return True if all of it is as it was saved."""
     run = current()
     if run is not None:
         run.rank_seeding.skip()  # else a dt.prepare after this would replace what is restored
     seed = loaded.reserved.get("seed")
     base, step = seed if isinstance(seed, int) else 0, loaded.manifest.step
-    if loaded.manifest.world_size != world_size:
-        derive_rng(base, step, rank)
+    if not _is_same_mesh(loaded.manifest, place):
+        derive_rng(base, step, place.data_rank)
         if rank == 0:
             logger.warning(
-                "step %s was saved by %s ranks and is loaded by %s: each rank's RNG state is derived "
-                "again from (seed %s, step, rank), and all ranks take rank 0's buffers",
+                "step %s was saved by %s and is loaded by %s: each rank's RNG state is derived "
+                "again from (seed %s, step, rank)%s",
                 step,
-                loaded.manifest.world_size,
-                world_size,
+                *_differing(loaded.manifest, place),
                 base,
+                ""
+                if loaded.manifest.world_size == place.world_size
+                else ", and all ranks take rank 0's buffers",
             )
         return False
-    states = loaded.below(f"rank{rank}/rng")
+    states = loaded.below(_key(loaded.manifest, place))
     if cuda_in_use() == _saved_on_gpu(loaded):
         restore_rng(states)
         return True
     if cuda_in_use():
         restore_rng({**states, CUDA: torch.cuda.get_rng_state()})
-        derive_cuda(base, step, rank)
+        derive_cuda(base, step, place.data_rank)
     else:
         restore_rng(states)
     if rank == 0:
@@ -74,5 +80,25 @@ def apply_rng_state(loaded: LoadedCheckpoint, rank: int, world_size: int) -> boo
     return False
 
 
+def _is_same_mesh(manifest: Manifest, place: Place) -> bool:
+    return (manifest.mesh, manifest.data_size) == (place.mesh, place.data_size)
+
+
+def _differing(manifest: Manifest, place: Place) -> tuple[str, str]:
+    """Both sides by what differs: the number of ranks, else their mesh."""
+    if manifest.world_size != place.world_size:
+        return f"{manifest.world_size} ranks", str(place.world_size)
+    sides = ((manifest.mesh, manifest.data_size), (place.mesh, place.data_size))
+    then, now = (
+        f"{' x '.join(f'{name} {size}' for name, size in mesh)}, data in {data_size}"
+        for mesh, data_size in sides
+    )
+    return then, now
+
+
+def _key(manifest: Manifest, place: Place) -> str:
+    return f"{'rank' if manifest.version == 1 else 'data'}{place.data_rank}/rng"
+
+
 def _saved_on_gpu(loaded: LoadedCheckpoint) -> bool:
-    return any(re.fullmatch(rf"rank\d+/rng/{CUDA}", key) for key in loaded.tensors)
+    return any(re.fullmatch(rf"(rank|data)\d+/rng/{CUDA}", key) for key in loaded.tensors)

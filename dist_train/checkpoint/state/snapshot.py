@@ -1,4 +1,4 @@
-"""Copy the collected state to host memory once, and begin to take its hashes."""
+"""Copy the collected state to host memory once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.canonical_json import dump_canonical
-from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import tensors_stream, weights_hash, with_state_json
+from dist_train.checkpoint.format.hashing import Digested, state_hash_of, weights_hash_of
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
@@ -32,6 +31,8 @@ class SaveContext:
     run_id: str
     attempt: int
     world_size: int
+    mesh: tuple[tuple[str, int], ...]
+    data_size: int
     strategy: str
     config_xxh3: str
     determinism: Mapping[str, JsonValue]
@@ -47,10 +48,12 @@ class Snapshot:
         attempt: that writes it.
         tensors: manifest key -> tensor in host memory.
         views: manifest key -> the bytes of this tensor.
+        digests: manifest key -> digest of these bytes, where it is known.
         state_json: the bytes of state.json.
         reserved: the part of it that save() stores for its own use.
-        manifest: gives the manifest, not sealed, for the entries of the tensors and of the files; waits for
-            the hashes of the state.
+        weights: the names of weights_hash -> manifest key.
+        manifest: gives the manifest, not sealed, for the entries of all tensors and files, the digests of
+            all tensors, and weights_hash and state_hash.
         non_finite: manifest keys of weights that are not finite.
     """
 
@@ -58,9 +61,11 @@ class Snapshot:
     attempt: int
     tensors: Mapping[str, torch.Tensor]
     views: Mapping[str, memoryview]
+    digests: Mapping[str, bytes]
     state_json: bytes
     reserved: dict[str, JsonValue]
-    manifest: Callable[[dict[str, TensorEntry], list[FileEntry]], Manifest]
+    weights: Mapping[str, str]
+    manifest: Callable[[dict[str, TensorEntry], list[FileEntry], Mapping[str, Digested]], Manifest]
     non_finite: tuple[str, ...] = ()
 
 
@@ -72,9 +77,9 @@ def take_snapshot(
     context: SaveContext,
     position: DataPosition,
     score: float | None,
-    threads: HashThreads,
+    digests: Mapping[str, bytes],
 ) -> Snapshot:
-    """Copy everything to host memory once (CPU tensors are not copied again) and begin to hash it."""
+    """Copy everything to host memory once (CPU tensors are not copied again)."""
     # state.json must be equal for equal states: it holds no time, attempt or host.
     reserved: dict[str, JsonValue] = {
         "score": _finite(score),
@@ -82,16 +87,14 @@ def take_snapshot(
     }
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
     views = byte_views(tensors)
-    weights = {name: tensors[key] for name, key in collected.weights.items()}
-    weights_views = {name: views[key] for name, key in collected.weights.items()}
-    stream = threads.start(lambda: tensors_stream(tensors, views))
-    of_weights = threads.start(lambda: weights_hash(weights, weights_views))
     non_finite = not_finite(collected, tensors)
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
     state_json = dump_canonical({"entries": collected.entries, "reserved": reserved})
 
-    def manifest(placed: dict[str, TensorEntry], files: list[FileEntry]) -> Manifest:
+    def manifest(
+        placed: dict[str, TensorEntry], files: list[FileEntry], hashed: Mapping[str, Digested]
+    ) -> Manifest:
         return Manifest(
             run_id=context.run_id,
             attempt=context.attempt,
@@ -100,6 +103,8 @@ def take_snapshot(
             samples_in_epoch=position.samples_in_epoch,
             samples_total=position.samples_total,
             world_size=context.world_size,
+            mesh=context.mesh,
+            data_size=context.data_size,
             strategy=context.strategy,
             created_at=now_rfc3339(),
             tensors=placed,
@@ -108,11 +113,22 @@ def take_snapshot(
             data=position.data,
             config_xxh3=context.config_xxh3,
             determinism=dict(context.determinism),
-            weights_hash=of_weights(),
-            state_hash=with_state_json(stream(), state_json),
+            weights_hash=weights_hash_of({name: hashed[key] for name, key in collected.weights.items()}),
+            state_hash=state_hash_of(hashed, state_json),
         )
 
-    return Snapshot(step, context.attempt, tensors, views, state_json, reserved, manifest, non_finite)
+    return Snapshot(
+        step=step,
+        attempt=context.attempt,
+        tensors=tensors,
+        views=views,
+        digests=digests,
+        state_json=state_json,
+        reserved=reserved,
+        weights=collected.weights,
+        manifest=manifest,
+        non_finite=non_finite,
+    )
 
 
 def _finite(score: float | None) -> float | None:

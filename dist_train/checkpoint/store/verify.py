@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dist_train.checkpoint.format.block_hashes import parse_blocks
 from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
-from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON
+from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, blocks_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
 from dist_train.checkpoint.store.checkpoint_names import (
@@ -104,8 +105,15 @@ def open_verified(
         entry: the file.
         threads: as for `VerifiedReader`.
     """
+    digests = _block_hashes(storage, name, entry)
     stream = storage.open(f"{name}/{entry.name}")
-    return VerifiedReader(stream, entry.name, entry.bytes, entry.xxh3_128, entry.block_bytes, threads)
+    return VerifiedReader(stream, entry.name, entry.bytes, digests, entry.block_bytes, threads)
+
+
+def _block_hashes(storage: CheckpointStorage, name: str, entry: FileEntry) -> list[str]:
+    if not entry.blocks_xxh3:
+        return entry.xxh3_128
+    return parse_blocks(entry, storage.read(f"{name}/{blocks_name(entry.name)}"))
 
 
 def check_file(storage: CheckpointStorage, name: str, entry: FileEntry) -> None:

@@ -72,7 +72,8 @@ def export_weights(source: Path, target: Path, *, entry: str | None = None) -> d
     """
     refuse_existing(target)
     found, chosen = choose_weights(source, entry)
-    if found.manifest is not None and weights_hash(found.tensors) != found.manifest.weights_hash:
+    manifest = found.manifest
+    if manifest is not None and weights_hash(found.tensors, manifest.version) != manifest.weights_hash:
         raise CheckpointError(f"the weights of {chosen} are not those of its manifest's weights_hash")
     return _convert(found, chosen, target)
 

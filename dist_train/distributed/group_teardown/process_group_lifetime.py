@@ -29,6 +29,7 @@ _TORCH_DISTRIBUTED = "torch.distributed"
 _REDUCER = ("self", "params", "bucket_indices", "per_bucket_size_limits", "process_group")
 _LOGGER = ("self", "reducer")
 _GROUP_POSITION = _REDUCER.index("process_group")
+_PARAMETER = re.compile(r"(\w+): ")
 _HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 # Weak reference to a living reducer or logger -> the one group that it may hold.
@@ -86,7 +87,7 @@ def _unexpected(kind: Any, first: tuple[str, ...]) -> str | None:
         return f"it is {kind!r}"
     constructor: Any = getattr(kind, "__init__")  # noqa: B009 -- mypy: unsound, of an object that is a type
     said = (constructor.__doc__ or "").partition("\n")[0]
-    names = tuple(re.findall(r"(\w+): ", said))[: len(first)]
+    names = tuple(_PARAMETER.findall(said))[: len(first)]
     if names != first:
         return f"{kind.__name__}'s first parameters are ({', '.join(names)}), not ({', '.join(first)})"
     if kind.__weakrefoffset__ <= 0 or kind.__flags__ & _HAS_GC:

@@ -81,15 +81,23 @@ def test_tensors_that_are_not_plain_are_refused(tensor: torch.Tensor) -> None:
         encode({"x": tensor}, "key", {})
 
 
-def test_weights_hash_is_the_documented_stream() -> None:
-    state = {"b": torch.tensor([[1.0, 2.0]]), "a\u00e9": torch.tensor(3, dtype=torch.int64)}
+# "a" + e-acute sorts after "b" in neither order of bytes nor of letters: 0x61 comes first.
+HASHED = {"b": torch.tensor([[1.0, 2.0]]), "a\u00e9": torch.tensor(3, dtype=torch.int64)}
+
+
+def test_weights_hash_and_state_hash_are_the_documented_ones() -> None:
+    entries = b"a\xc3\xa9\0int64\0\0" + xxhash.xxh3_128_digest(struct.pack("<q", 3))
+    entries += b"b\0float32\0001,2\0" + xxhash.xxh3_128_digest(struct.pack("<ff", 1.0, 2.0))
+    assert weights_hash(HASHED) == xxhash.xxh3_128_hexdigest(b"dist-train weights 2\0" + entries)
+    text = b'{"x":1}'
+    entries += b"state.json\0json\0\0" + xxhash.xxh3_128_digest(text)
+    assert state_hash(HASHED, text) == xxhash.xxh3_128_hexdigest(b"dist-train state 2\0" + entries)
+
+
+def test_version_1_hashed_one_stream() -> None:
     stream = b"a\xc3\xa9\0int64\0\0" + struct.pack("<Qq", 8, 3)
     stream += b"b\0float32\0001,2\0" + struct.pack("<Qff", 8, 1.0, 2.0)
-    # "a" + e-acute sorts after "b" in neither order of bytes nor of letters: 0x61 comes first.
-    assert weights_hash(state) == xxhash.xxh3_128_hexdigest(stream)
-    text = b'{"x":1}'
-    stream += b"state.json\0json\0\0" + struct.pack("<Q", len(text)) + text
-    assert state_hash(state, text) == xxhash.xxh3_128_hexdigest(stream)
+    assert weights_hash(HASHED, version=1) == xxhash.xxh3_128_hexdigest(stream)
 
 
 def test_weights_hash_sees_values_not_memory_layout() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
+import xxhash
 from checkpoint_cases import Training, manager, manifest_of, saved_run
 from checkpoint_places import Place
+from golden_checkpoints import HERE
 
+from dist_train.checkpoint.format import block_hashes
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES
-from dist_train.checkpoint.format.canonical_json import dump_canonical
+from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
-from dist_train.checkpoint.format.manifest import Manifest, parse_manifest
+from dist_train.checkpoint.format.manifest import parse_manifest
 from dist_train.checkpoint.store.reader import read_checkpoint
-from dist_train.checkpoint.store.verify import verify_checkpoint
+from dist_train.checkpoint.store.verify import check_checkpoint, verify_checkpoint
 from dist_train.errors import CheckpointError
 
 FILES = ["manifest.json", "model.safetensors", "optim.safetensors", "ranks.safetensors", "state.json"]
@@ -113,23 +117,117 @@ def test_all_damaged_is_an_error_that_names_each_and_stays_one(place: Place, run
 
 def test_a_later_version_is_refused_and_no_older_one_taken(place: Place, run) -> None:
     place.fill(run[0])
-    manifest = place.manifest(2).model_copy(update={"version": 2})
-    place.write("step-00000002/manifest.json", _sealed(manifest))
-    with pytest.raises(UnsupportedCheckpoint, match=r"version 2; this dist-train reads .* version 1"):
+    record = load_canonical(place.manifest(2).to_bytes())
+    place.write("step-00000002/manifest.json", _sealed(record | {"version": 3}))
+    with pytest.raises(UnsupportedCheckpoint, match=r"version 3; this dist-train reads .* versions 1, 2"):
         manager(place.location, attempt=1).load_latest(Training().state)
     assert place.storage.exists("step-00000002")
 
 
-def _sealed(manifest: Manifest) -> bytes:
-    return dump_canonical(manifest.sealed().model_dump())
+def _sealed(record: dict[str, Any]) -> bytes:
+    rest = {key: value for key, value in record.items() if key != "self_hash"}
+    return dump_canonical(rest | {"self_hash": xxhash.xxh3_128_hexdigest(dump_canonical(rest))})
 
 
 def test_a_manifest_cannot_lead_out_of_its_directory(run) -> None:
-    manifest = manifest_of(run[0], 2)
+    record = load_canonical(manifest_of(run[0], 2).to_bytes())
     for name in ("../x", "/etc/passwd", "..", "a/b", ".hidden", "x\n"):
-        bad = manifest.files[0].model_copy(update={"name": name})
-        with pytest.raises(DamagedCheckpoint, match="not a version-1 manifest"):
-            parse_manifest(_sealed(manifest.model_copy(update={"files": [bad]})))
+        record["files"][0]["name"] = name
+        with pytest.raises(DamagedCheckpoint, match="not a version-2 manifest"):
+            parse_manifest(_sealed(record))
+
+
+def _set(record: Any, path: str, value: Any) -> None:
+    *outer, last = path.split()
+    for key in outer:
+        record = record[int(key) if isinstance(record, list) else key]
+    if value is None:
+        del record[last]
+    else:
+        record[int(last) if isinstance(record, list) else last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("layouts", []),
+        ("layouts L0", []),
+        ("layouts L0", None),
+        ("layouts L0 0", [0, [0]]),
+        ("layouts L0 0 0", 99),
+        ("layouts L0 0 0", -1),
+        ("layouts L0 0 0", True),
+        ("layouts L0 0 1", [0, 0]),
+        ("layouts L0 0 1", [-1]),
+        ("layouts L0 0 2", "627"),
+        ("tensors model/emb.weight layout", "L99"),
+        ("tensors model/emb.weight layout", None),
+        ("tensors model/emb.weight shape", [24]),
+        ("tensors model/emb.weight digest", "00"),
+        ("tensors model/emb.weight more", 1),
+        ("tensors", None),
+        ("mesh", None),
+        ("mesh", [["replicate", 0]]),
+        ("mesh", [["replicate"]]),
+        ("mesh", "replicate"),
+        ("data_size", 0),
+        ("files 0 blocks_xxh3", "x"),
+        ("files", 1),
+        ("files", None),
+        ("files 0 name", None),
+    ],
+)
+def test_a_manifest_with_its_own_hash_but_not_what_a_save_writes(run, path: str, value: Any) -> None:
+    record = load_canonical(manifest_of(run[0], 2).to_bytes())
+    parse_manifest(_sealed(record))
+    _set(record, path, value)
+    with pytest.raises(DamagedCheckpoint, match="not a version-2 manifest"):
+        parse_manifest(_sealed(record))
+
+
+@pytest.mark.parametrize("path", ["mesh", "data_size", "layouts"])
+def test_version_1_has_no_word_of_version_2(path: str) -> None:
+    raw = (HERE / "golden_v1" / "step-00000007" / "manifest.json").read_bytes()
+    record = load_canonical(raw)
+    assert _sealed(record) == raw
+    with pytest.raises(DamagedCheckpoint, match="not a version-1 manifest"):
+        parse_manifest(_sealed(record | {path: 1}))
+
+
+class TestBlockHashesInAFileOfTheirOwn:
+    """Of a file with more blocks than the manifest lists."""
+
+    KEY = "step-00000001/big.safetensors"
+
+    @pytest.fixture(autouse=True)
+    def large(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        monkeypatch.setattr(block_hashes, "MOST_INLINE", 2)
+        manager(place.location).save(1, {"big": torch.arange(BLOCK_BYTES, dtype=torch.float32)})
+
+    def test_it_is_read_and_verified(self, place: Place) -> None:
+        entry = next(entry for entry in place.manifest(1).files if entry.name == "big.safetensors")
+        assert (entry.xxh3_128, len(entry.blocks_xxh3)) == ([], 32)
+        assert len(place.storage.read(f"{self.KEY}.blocks")) == 5 * 16
+        assert check_checkpoint(place.storage, "step-00000001").self_hash == place.manifest(1).self_hash
+        assert read_checkpoint(place.storage, "step-00000001").tensors["big/value"][-1] == BLOCK_BYTES - 1
+
+    def test_the_block_is_named(self, place: Place) -> None:
+        place.flip(self.KEY, 2 * BLOCK_BYTES + 5, 0)
+        with pytest.raises(DamagedCheckpoint, match="block 2 "):
+            read_checkpoint(place.storage, "step-00000001")
+
+    @pytest.mark.parametrize("at", [0, 40, -1])
+    def test_every_bit_of_it_counts(self, place: Place, at: int) -> None:
+        place.flip(f"{self.KEY}.blocks", at, 3)
+        with pytest.raises(DamagedCheckpoint, match=r"big\.safetensors\.blocks does not match its hash"):
+            read_checkpoint(place.storage, "step-00000001")
+
+    def test_without_it_the_checkpoint_is_damaged(self, place: Place) -> None:
+        place.delete(f"{self.KEY}.blocks")
+        with pytest.raises(DamagedCheckpoint, match=r"big\.safetensors\.blocks is missing"):
+            read_checkpoint(place.storage, "step-00000001")
 
 
 def test_the_block_is_named_in_a_file_of_several(place: Place) -> None:

@@ -84,7 +84,7 @@ def test_data_files_open_with_safetensors_under_plain_names(tmp_path: Path) -> N
     assert manifest.aliases == {"model/head.weight": "model/emb.weight"}
     assert manifest.data["seed"] == 5
     assert "optim/emb.weight/exp_avg" in manifest.tensors
-    assert "rank0/rng/torch" in manifest.tensors
+    assert "data0/rng/torch" in manifest.tensors
 
 
 def test_keep_last_keep_best_and_the_newest(place: Place) -> None:
@@ -308,7 +308,7 @@ def test_missing_rng_state_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         "dist_train.checkpoint.state.per_rank_state.capture_rng", lambda: {"torch": torch.get_rng_state()}
     )
     manager(tmp_path).save(1, {"count": 1})
-    with pytest.raises(CheckpointError, match="has no RNG state numpy, python of rank 0"):
+    with pytest.raises(CheckpointError, match="has no RNG state numpy, python of data coordinate 0"):
         manager(tmp_path, attempt=1).load_latest({"count": 0})
 
 

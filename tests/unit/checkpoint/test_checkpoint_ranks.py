@@ -102,7 +102,7 @@ def test_ranks_save_and_resume_also_at_another_world_size(tmp_path: Path) -> Non
     directory = tmp_path / "run"
     run(save_at_three, 3, directory)
     keys = set(manifest_of(directory, 2).tensors)
-    assert {f"rank{r}/rng/torch" for r in range(3)} <= keys
+    assert {f"data{r}/rng/torch" for r in range(3)} <= keys
     assert {k for k in keys if "/buffer/" in k} == {
         *(f"rank{r}/buffer/seen" for r in range(3)),
         *(f"rank{r}/buffer/norm.running_mean" for r in (1, 2)),

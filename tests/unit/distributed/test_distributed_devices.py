@@ -68,6 +68,7 @@ def test_rank_0_writes_the_devices_of_all_ranks(ranks: Any, tmp_path: Path) -> N
             )
 
         device_map._own_record = pretend
+        device_map._is_recorded = lambda device: True
         with dt.init(device="cpu", init_method=rendezvous, timeout_s=20) as run:
             return run.rank
 
@@ -77,16 +78,19 @@ def test_rank_0_writes_the_devices_of_all_ranks(ranks: Any, tmp_path: Path) -> N
 
 
 def handshake(gpu: str | None) -> Handshake:
-    return Handshake("node-a", "1", 2, gpu)
+    return Handshake("node-a", "1", 2, gpu, None)
 
 
 def test_mismatched_devices_are_refused() -> None:
-    assert unlike_devices([handshake("a"), handshake("b")]) == ("", "")
-    assert unlike_devices([handshake(None), handshake(None)]) == ("", "")
-    what, hint = unlike_devices([handshake("a"), handshake(None), handshake("b")])
-    assert what == "rank 1 would compute on the CPU, the others on GPUs (node-a shows none)"
-    assert "--device cpu" in hint
-    assert "use the same GPU a of node-a" in unlike_devices([handshake("a"), handshake("a")])[0]
+    assert unlike_devices([handshake("a"), handshake("b")]) is None
+    assert unlike_devices([handshake(None), handshake(None)]) is None
+    verdict = unlike_devices([handshake("a"), handshake(None), handshake("b")])
+    assert verdict is not None
+    assert verdict.what == "rank 1 would compute on the CPU, the others on GPUs (node-a shows none)"
+    assert "--device cpu" in verdict.hint
+    shared = unlike_devices([handshake("a"), handshake("a")])
+    assert shared is not None
+    assert "use the same GPU a of node-a" in shared.what
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_a_mig_slice_is_identified_by_its_own_uuid(monkeypatch: pytest.MonkeyPat
     for name in "ab":
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{name}")
         handshakes.append(handshake(devices.unique_id(torch.device("cuda", 0))))
-    assert unlike_devices(handshakes) == ("", "")
+    assert unlike_devices(handshakes) is None
     mine = device_map._own_record(RankInfo.from_env({}), torch.device("cuda", 0))
     assert mine is not None
     assert (mine["physical_index"], mine["uuid"]) == ("0:1", "MIG-b")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
+from twins_strategy import Twins
 
 import dist_train as dt
-from dist_train import registry
 from dist_train.config.load import load_text
 from dist_train.data import DistributedSampler
 from dist_train.distributed import current
@@ -26,25 +26,9 @@ from dist_train.testing import run_ranks
 from dist_train.testing.contracts.strategy_contract import check_places
 from dist_train.trainer import LossOutput, train
 
+pytestmark = pytest.mark.usefixtures("twins")
+
 ROWS = torch.arange(1.0, 12.0, dtype=torch.float64)
-
-
-class Twins(Ddp):
-    """Every two neighbouring ranks have the same data, as two ranks of one tensor-parallel pair do."""
-
-    name = "twins"
-
-    def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
-        if world_size == 1:
-            return Place.of_replica(0, 1)
-        mesh = (("replicate", world_size // 2), ("twin", 2))
-        return Place(mesh, rank // 2, world_size // 2, counts=rank % 2 == 0)
-
-
-@pytest.fixture(autouse=True)
-def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = registry.load
-    monkeypatch.setattr(registry, "load", lambda kind, name: Twins() if name == "twins" else load(kind, name))
 
 
 class Rows(Dataset[torch.Tensor]):

@@ -1,4 +1,4 @@
-"""Writes golden_v1/: run once, when version 1 was fixed. Its bytes are never written again."""
+"""What is in golden_v1/ and golden_v2/. Version 1 was written when it was fixed, and never again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from dist_train.checkpoint.manager import CheckpointManager
 
-DIRECTORY = Path(__file__).parent / "golden_v1"
+HERE = Path(__file__).parent
 STEP = 7
 
 
@@ -43,7 +43,8 @@ def golden_state(filled: bool) -> dict[str, Any]:
     return state
 
 
-if __name__ == "__main__":
+def write_golden(directory: Path) -> None:
+    """Save it there, in the version of today."""
     data = {
         "n": 20,
         "fingerprint": "00" * 16,
@@ -54,8 +55,12 @@ if __name__ == "__main__":
     }
     facts: dict[str, Any] = {"device": "cpu", "threads_per_rank": 1, "torch": "2.13.0"}
     manager = CheckpointManager(
-        DIRECTORY, run_id="golden", attempt=1, config_xxh3="ab" * 16, strategy="ddp", determinism=facts
+        directory, run_id="golden", attempt=1, config_xxh3="ab" * 16, strategy="ddp", determinism=facts
     )
     manager.save(
         STEP, golden_state(True), data=data, epoch=1, samples_in_epoch=8, samples_total=28, score=0.25
     )
+
+
+if __name__ == "__main__":
+    write_golden(HERE / "golden_v2")

@@ -1,0 +1,99 @@
+"""Write one checkpoint by all ranks: rank 0 stages and publishes it, each rank writes what it alone holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dist_train.checkpoint.format.hash_threads import hash_threads
+from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
+from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
+from dist_train.checkpoint.snapshot_writer import StagedCheckpoint, write_failed
+from dist_train.checkpoint.state.per_rank_state import OwnState, gather_on_rank_zero
+from dist_train.checkpoint.state.snapshot import Snapshot
+from dist_train.checkpoint.store.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import Control, JsonValue
+
+
+@dataclass(frozen=True)
+class RankZeroWork:
+    """What rank 0 does besides.
+
+    Args:
+        data_bytes: of its tensors.
+        snapshot: takes what it will write.
+        committed: called with what was written, and the manifest that is there in the end; its value is that
+            of the save.
+        after: the step that the run went on from, as `store.commit.publish` takes it.
+    """
+
+    data_bytes: int
+    snapshot: Callable[[], Snapshot]
+    committed: Callable[[Snapshot, Manifest], JsonValue]
+    after: int | None
+
+
+def write_collectively(
+    control: Control, storage: CheckpointStorage, own: OwnState, work: RankZeroWork
+) -> JsonValue:
+    """Write and commit a checkpoint; return the value of `work.committed` on every rank (collective).
+
+    Raises:
+        CheckpointWriteError: on every rank; nothing was committed, nothing is left behind, older ones stay.
+    """
+    if not own.others_bytes:
+        return on_rank_zero_for_long(control, lambda: _write_alone(storage, work))
+    return _write_together(control, storage, own, work)
+
+
+def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
+    with hash_threads(work.data_bytes) as threads:
+        snapshot = work.snapshot()
+        with StagedCheckpoint(storage, snapshot) as staged:
+            staged.begin()
+            staged.write(threads)
+            manifest = staged.publish(after=work.after)
+    return work.committed(snapshot, manifest)
+
+
+def _write_together(
+    control: Control, storage: CheckpointStorage, own: OwnState, work: RankZeroWork
+) -> JsonValue:
+    of_rank_zero: list[tuple[Snapshot, StagedCheckpoint]] = []
+    with hash_threads(work.data_bytes if control.is_main else own.bytes_of_ranks[control.rank]) as threads:
+
+        def begin() -> JsonValue:
+            snapshot = work.snapshot()
+            staged = StagedCheckpoint(storage, snapshot, own.others_bytes)
+            of_rank_zero.append((snapshot, staged))
+            staged.begin()
+            return staged.staging
+
+        def write() -> bytes:
+            if control.is_main:
+                of_rank_zero[0][1].write(threads)
+                return b""
+            try:
+                return write_own_files(storage, str(staging), own.tensors, threads).to_bytes()
+            except OSError as error:
+                needed = own.bytes_of_ranks[control.rank]
+                raise write_failed(error, storage, f"rank {control.rank}'s files", needed) from error
+
+        def publish() -> JsonValue:
+            snapshot, staged = of_rank_zero[0]
+            manifest = staged.publish(map(WrittenFiles.from_bytes, written), work.after)
+            return work.committed(snapshot, manifest)
+
+        try:
+            staging = on_rank_zero_for_long(control, begin)
+            # No rank writes any more when one of them has failed and this returns.
+            written = gather_on_rank_zero(control, on_every_rank_for_long(control, write))
+            return on_rank_zero_for_long(control, publish)
+        except BaseException:
+            for _, staged in of_rank_zero:
+                staged.discard()
+            raise
