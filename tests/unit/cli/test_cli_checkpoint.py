@@ -23,7 +23,7 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 def write_checkpoint(
     folder: Path, step: int, score: float | None = None, non_finite: tuple[str, ...] = ()
 ) -> Path:
-    """Version 1: two and a half blocks of data, state.json, the manifest last."""
+    """Two and a half blocks of data, state.json, the manifest last."""
     path = folder / f"step-{step:08d}"
     path.mkdir(parents=True)
     reserved: dict[str, Any] = {} if score is None else {"score": score}
@@ -47,6 +47,8 @@ def write_checkpoint(
         samples_in_epoch=64,
         samples_total=64 * step,
         world_size=4,
+        mesh=(("replicate", 4),),
+        data_size=4,
         strategy="ddp",
         created_at="2026-01-02T03:04:05Z",
         tensors={"model/fc.weight": tensor},

@@ -20,7 +20,7 @@ def test_one_module_asks_the_system() -> None:
 
 
 def test_a_rank_of_another_boot_with_the_same_host_name_is_not_said_to_be_dead() -> None:
-    here = Handshake.of_this_process(None)
+    here = Handshake.of_this_process(None, None)
     assert not here.is_dead()
     assert replace(here, pid=NO_PID).is_dead()
     namespace = this_machine().partition(" ")[2]
