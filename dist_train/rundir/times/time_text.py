@@ -17,18 +17,19 @@ _NAMES = {
 
 
 def goodput_text(time: Mapping[str, Any]) -> str:
-    """`61.0 % (45.2 % with the queue) of 3:12 in 2 attempts`.
+    """`61.0 % (45.2 % with the queue) of 3:12 in 2 attempts`; without the queue where there was none.
 
     Args:
         time: the record of a RunTime.
     """
-    queue = time["total"]["queue"]
-    with_queue = (
-        "queue not known" if queue is None else f"{_percent(time['goodput_with_queue'])} with the queue"
-    )
+    queue, with_queue = time["total"]["queue"], ""
+    if queue is None:
+        with_queue = " (queue not known)"
+    elif queue:
+        with_queue = f" ({_percent(time['goodput_with_queue'])} with the queue)"
     attempts = len(time["attempts"])
     count = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return f"{_percent(time['goodput'])} ({with_queue}) of {clock(time['wall_s'])} in {count}"
+    return f"{_percent(time['goodput'])}{with_queue} of {clock(time['wall_s'])} in {count}"
 
 
 def parts_text(time: Mapping[str, Any]) -> str:

@@ -281,3 +281,15 @@ def test_the_text_of_a_run() -> None:
     record = account(events, {0: reading(60, {"compute": 30.0, "data_wait": 10.0})}).to_record()
     assert goodput_text(record) == "75.0 % (30.0 % with the queue) of 1:40 in 1 attempt"
     assert parts_text(record) == "queue 60.0 %, compute 30.0 %, data wait 10.0 %"
+
+
+def test_the_text_of_a_run_without_a_queue_names_none() -> None:
+    events = [
+        event("submitted", 0, launcher="local"),
+        started(0, 0, 0, 0),
+        event("finished", 40, 0, exit_code=0),
+    ]
+    record = account(events, {0: reading(0, {"compute": 30.0, "data_wait": 10.0})}).to_record()
+    assert goodput_text(record) == "75.0 % of 0:40 in 1 attempt"
+    record["total"]["queue"] = None
+    assert goodput_text(record) == "75.0 % (queue not known) of 0:40 in 1 attempt"
