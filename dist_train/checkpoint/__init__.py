@@ -2,11 +2,13 @@
 
 manager             CheckpointManager: save, resume, retain
 save_results        what saving and loading return
-snapshot_writer     write and commit one snapshot
+collective_write    one save by all ranks
+snapshot_writer     rank 0's part: stage, write, publish
+rank_files          the files of one rank
 init_from           begin with a checkpoint that is named
 node_readers        read once per node, for all its ranks
 rank_zero_writes    rank 0 works, called by all ranks or by it alone
-long_work           rank 0 works for as long as it takes
+long_work           work that may outlast every time-out
 agreement           fail on all ranks when one fails
 run_context         defaults from the current run
 format              the bytes: manifest, tensor files, hashes
