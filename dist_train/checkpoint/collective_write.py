@@ -10,10 +10,11 @@ from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
 from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
-from dist_train.checkpoint.snapshot_writer import StagedCheckpoint, write_failed
+from dist_train.checkpoint.snapshot_writer import NOT_SHARED, StagedCheckpoint, write_failed
 from dist_train.checkpoint.state.per_rank_state import OwnState, gather_on_rank_zero
 from dist_train.checkpoint.state.snapshot import Snapshot
 from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
@@ -79,6 +80,12 @@ def _write_together(
                 return b""
             try:
                 return write_own_files(storage, str(staging), own.tensors, threads).to_bytes()
+            except FileNotFoundError as error:
+                raise CheckpointWriteError(
+                    f"rank {control.rank} does not find {storage.locate(str(staging))}, which rank 0 made",
+                    cause="ranks do not write to the same place",
+                    hint=NOT_SHARED,
+                ) from error
             except OSError as error:
                 needed = own.bytes_of_ranks[control.rank]
                 raise write_failed(error, storage, f"rank {control.rank}'s files", needed) from error

@@ -23,6 +23,7 @@ class CheckpointStorage(ABC):
     - `commit` never replaces: of two writers of one name, one gets FileExistsError.
     - A file of a committed checkpoint is read by its key as soon as `commit` has returned, on every node;
       `names` and `files` may lag behind.
+    - A staging area that one process has created is filled by processes of all ranks, on every node.
     - What fails is an OSError: FileNotFoundError for a missing name, errno ENOSPC or EDQUOT where no more
       bytes fit. A call may be repeated after an error.
 
