@@ -18,7 +18,12 @@ import torch
 from dist_train.checkpoint.format.tensor_bytes import host
 from dist_train.checkpoint.format.tensor_file import TensorFile
 from dist_train.errors import CheckpointWriteError, ConfigError
-from dist_train.rundir.durable_files import link_new, make_directory, remove_tree
+from dist_train.rundir.durable_files import (
+    link_new,
+    make_directory,
+    remove_tree,
+    unfinished_file,
+)
 
 SUFFIXES = (".jsonl", ".npy", ".safetensors")
 STDOUT = "-"
@@ -108,7 +113,7 @@ def open_output(word: str) -> Iterator[Output]:
         return
     path = Path(word)
     check_output(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = unfinished_file(path, os.getpid())
     with _write_errors(word):
         make_directory(path.parent)
         remove_tree(temporary)

@@ -76,6 +76,11 @@ def replace_file(path: Path, temporary: Path, payload: bytes) -> None:
     sync_directory(path.parent)
 
 
+def unfinished_file(path: Path, pid: int) -> Path:
+    """Name the file that process `pid` writes before it gets its name by `link_new`."""
+    return path.with_name(f".{path.name}.{pid}.tmp")
+
+
 def link_new(temporary: Path, path: Path) -> None:
     """Give a finished file its name, durably; FileExistsError where the name is taken already."""
     try:

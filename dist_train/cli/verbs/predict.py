@@ -18,6 +18,7 @@ from dist_train.cli.run.choose_checkpoint import choose_checkpoint
 from dist_train.cli.run.find_run import find_run, read_job
 from dist_train.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from dist_train.rundir import RunDir
+from dist_train.rundir.durable_files import remove_tree, unfinished_file
 
 _LEAVE_S = 10.0
 
@@ -84,7 +85,7 @@ def predict(
     }
     argv += [word for name, value in optional.items() if value is not None for word in (name, str(value))]
     argv += [word for device in devices for word in ("--device", device)]
-    return _run(argv, {**os.environ, **visible})
+    return _run(argv, {**os.environ, **visible}, output)
 
 
 def _source(word: str, config: str | None, step: int | None, best: bool) -> Source:
@@ -160,7 +161,7 @@ def _devices(gpus: str | None, processes: int | None) -> tuple[list[str], dict[s
     return [f"cuda:{number}" for number in range(len(chosen))], environ
 
 
-def _run(argv: list[str], environ: dict[str, str]) -> int:
+def _run(argv: list[str], environ: dict[str, str], output: str | None) -> int:
     process = subprocess.Popen(argv, env=environ)
     try:
         return _code(process.wait())
@@ -171,6 +172,8 @@ def _run(argv: list[str], environ: dict[str, str]) -> int:
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.kill()
             code = process.wait()
+            if output is not None:
+                remove_tree(unfinished_file(Path(output), process.pid))
         if code != 0:
             click.echo("[dist-train] stopped: no output file was made", err=True)
         return int(ExitCode.INTERRUPTED)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
     """What `predict` would have started: arguments and environment."""
     found: list[tuple[list[str], dict[str, str]]] = []
 
-    def note(argv: list[str], environ: dict[str, str]) -> int:
+    def note(argv: list[str], environ: dict[str, str], output: str | None) -> int:
         found.append((argv[argv.index("--config") :], environ))
         return 0
 
@@ -233,3 +238,27 @@ def test_a_conversion_killed_by_the_system_is_no_internal_error(
     (here / "killed").chmod(0o700)
     said = dist_train("checkpoint", "import", "w.pt")
     assert (said.code, "ended by signal 9" in said.err) == (69, True)
+
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open(f".out.npy.{os.getpid()}.tmp", "x").close()
+time.sleep(60)
+"""
+
+
+def test_a_prediction_that_does_not_end_by_ctrl_c_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(predict_verb, "_LEAVE_S", 0.1)
+
+    def interrupt() -> None:
+        while not list(tmp_path.glob(".out.npy.*")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert predict_verb._run([sys.executable, "-c", STUBBORN], dict(os.environ), "out.npy") == 130
+    assert not list(tmp_path.iterdir())
