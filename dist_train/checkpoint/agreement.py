@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dist_train.checkpoint.format.checkpoint_errors import (
     DamagedCheckpoint,
@@ -39,19 +39,28 @@ _KINDS: dict[str, type[DistTrainError]] = {
 
 def on_every_rank(control: Control, work: Callable[[], T]) -> T:
     """Call `work` on each rank; if it fails on any, every rank raises (collective)."""
+    return with_all_ranks(control, work, lambda _: None)[0]
+
+
+def with_all_ranks(
+    control: Control, work: Callable[[], T], say: Callable[[T], JsonValue]
+) -> tuple[T, list[JsonValue]]:
+    """`on_every_rank`; return besides what `say` makes of each rank's value (collective)."""
     value: T | None = None
+    said: JsonValue = None
     failure: Exception | None = None
     try:
         value = work()
+        said = say(value)
     except Exception as error:
         failure = error
-    outcomes = control.all_gather(error_to_json(failure))
+    outcomes: list[Any] = control.all_gather([error_to_json(failure), said])
     if failure is not None:
         raise failure
-    for rank, outcome in enumerate(outcomes):
+    for rank, (outcome, _) in enumerate(outcomes):
         if outcome is not None:
             raise error_from_json(rank, outcome)
-    return value  # type: ignore[return-value]
+    return value, [said for _, said in outcomes]  # type: ignore[return-value]
 
 
 def on_rank_zero(control: Control, work: Callable[[], JsonValue]) -> JsonValue:

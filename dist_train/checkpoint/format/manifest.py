@@ -201,6 +201,11 @@ def _is_own_hash(record: dict[str, Any]) -> bool:
     return bool(record.get(_SELF_HASH) == xxhash.xxh3_128_hexdigest(dump_canonical(rest)))
 
 
+def names_of(entry: FileEntry) -> list[str]:
+    """Return the names of the files that an entry stands for: its own, and that of its block hashes."""
+    return [entry.name, blocks_name(entry.name)] if entry.blocks_xxh3 else [entry.name]
+
+
 def check_listing(manifest: Manifest, files: Set[str]) -> None:
     """Compare the names of a checkpoint's files with the manifest's list.
 
@@ -208,8 +213,7 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
         DamagedCheckpoint: a listed file is missing, or there is one that is not listed.
     """
     there = files - {MANIFEST}
-    listed = {entry.name for entry in manifest.files}
-    listed |= {blocks_name(entry.name) for entry in manifest.files if entry.blocks_xxh3}
+    listed = {name for entry in manifest.files for name in names_of(entry)}
     for name in sorted(listed - there):
         raise DamagedCheckpoint(f"{name} is missing", file=name)
     for name in sorted(there - listed):
