@@ -25,6 +25,7 @@ from dist_train.checkpoint.format.layout import MANIFEST, blocks_name
 from dist_train.checkpoint.format.tensor_entries import (
     PLAIN_NAME,
     TensorEntry,
+    as_object,
     as_records,
     from_records,
     from_records_v1,
@@ -47,7 +48,7 @@ FileName = Annotated[str, Field(pattern=PLAIN_NAME)]
 Tensors = Annotated[
     dict[str, TensorEntry],
     PlainValidator(lambda value: value),
-    PlainSerializer(lambda entries: {key: entry._asdict() for key, entry in entries.items()}),
+    PlainSerializer(lambda entries: {key: as_object(entry) for key, entry in entries.items()}),
 ]
 # Names and sizes of the dimensions of the mesh, the slowest first.
 Mesh = Annotated[

@@ -91,7 +91,7 @@ def save_unlike(directory: Path, state: Callable[[int], dict[str, Any]], rank: i
         (plain_on, 1, "rank 0 has 'replay', rank 1 has none"),
     ],
 )
-def test_ranks_with_unlike_per_rank_entries_are_told_so(
+def test_ranks_with_unlike_per_rank_entries_are_refused(
     tmp_path: Path, state: Callable[[int], dict[str, Any]], rank: int, said: str
 ) -> None:
     for text, hint in run_ranks(save_unlike, RANKS, args=(tmp_path, state, rank)):
@@ -120,7 +120,7 @@ def save_apart(directory: Path, leftover: bool) -> str:
         (True, "rank 0 does not find rank1.safetensors, which rank 1 has written"),
     ],
 )
-def test_ranks_with_directories_of_their_own_are_told_so(tmp_path: Path, leftover: bool, said: str) -> None:
+def test_ranks_with_directories_of_their_own_are_refused(tmp_path: Path, leftover: bool, said: str) -> None:
     for text in run_ranks(save_apart, RANKS, args=(tmp_path, leftover)):
         assert said in text
         assert "shared" in text

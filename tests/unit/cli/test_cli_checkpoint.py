@@ -23,7 +23,7 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 def write_checkpoint(
     folder: Path, step: int, score: float | None = None, non_finite: tuple[str, ...] = ()
 ) -> Path:
-    """Version 1: two and a half blocks of data, state.json, the manifest last."""
+    """Two and a half blocks of data, state.json, the manifest last."""
     path = folder / f"step-{step:08d}"
     path.mkdir(parents=True)
     reserved: dict[str, Any] = {} if score is None else {"score": score}
@@ -47,6 +47,8 @@ def write_checkpoint(
         samples_in_epoch=64,
         samples_total=64 * step,
         world_size=4,
+        mesh=(("replicate", 4),),
+        data_size=4,
         strategy="ddp",
         created_at="2026-01-02T03:04:05Z",
         tensors={"model/fc.weight": tensor},
@@ -119,6 +121,10 @@ def test_list_and_verify_mark_what_is_not_finite(kept: Any, dist_train: Any) -> 
     assert [one["non_finite"] for one in verified["checkpoints"]][3:] == [[*keys[:1]], [*keys]]
     shown = json.loads(dist_train("checkpoint", "show", "--json").out)
     assert shown["non_finite"] == [*keys]
+    shard = {"file": "tensors.safetensors", "offset": [0, 0], "shape": [2, 3]}
+    assert shown["manifest"]["tensors"] == {
+        "model/fc.weight": {"dtype": "float32", "shape": [2, 3], "shards": [shard]}
+    }
 
 
 def test_nothing_is_said_of_the_values_of_a_damaged_checkpoint(kept: Any, dist_train: Any) -> None:
