@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 # Set by torch elastic when its agent serves the store: then every rank is a client.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _MIN_TIMEOUT_S = 1.0
-# How often all ranks have come together so far, also where they were refused then: it prefixes the keys of the
-# next time, which must not collide with the last one's.
+# How often all ranks have come together so far, also where they were refused then: it prefixes the keys of
+# the next time, which must not collide with the last one's.
 _formed = 0
 # TCP stores, kept until the process ends: a second run of the same processes would otherwise race with
 # the shutdown of the first one's server, and a rank that is refused with that of rank 0's.
