@@ -207,6 +207,11 @@ def names_of(entry: FileEntry) -> list[str]:
     return [entry.name, blocks_name(entry.name)] if entry.blocks_xxh3 else [entry.name]
 
 
+def missing(name: str) -> DamagedCheckpoint:
+    """Make the error for a file that is not there."""
+    return DamagedCheckpoint(f"{name} is missing", file=name)
+
+
 def check_listing(manifest: Manifest, files: Set[str]) -> None:
     """Compare the names of a checkpoint's files with the manifest's list.
 
@@ -216,6 +221,6 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
     there = files - {MANIFEST}
     listed = {name for entry in manifest.files for name in names_of(entry)}
     for name in sorted(listed - there):
-        raise DamagedCheckpoint(f"{name} is missing", file=name)
+        raise missing(name)
     for name in sorted(there - listed):
         raise DamagedCheckpoint(f"{name} is not listed in {MANIFEST}", file=name)
