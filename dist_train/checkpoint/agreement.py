@@ -13,9 +13,11 @@ from dist_train.checkpoint.format.checkpoint_errors import (
 from dist_train.errors import (
     CheckpointError,
     CheckpointWriteError,
+    ConfigError,
     DistTrainError,
     NotFoundError,
     UnavailableError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ _KINDS: dict[str, type[DistTrainError]] = {
     for kind in (
         CheckpointError,
         CheckpointWriteError,
+        ConfigError,
         NotFoundError,
         UnavailableError,
+        UsageError,
         DamagedCheckpoint,
         UnsupportedCheckpoint,
         ReplicaMismatch,
@@ -90,10 +94,16 @@ def error_to_json(error: Exception | None) -> JsonValue:
     return {"kind": "", "what": f"{type(error).__name__}: {error}", "cause": None, "hint": None}
 
 
-def error_from_json(rank: int, outcome: JsonValue) -> DistTrainError:
-    """Return the error of another rank, of its own class and under its rank."""
+def error_from_json(rank: int, outcome: JsonValue) -> Exception:
+    """Return the error of another rank, of its own class and under its rank.
+
+    A RuntimeError for one of the user's code: each of ours has an exit code of its own, and would tell of
+    a bug in dist-train here.
+    """
     assert isinstance(outcome, dict)
     what, cause, hint = (outcome[key] for key in ("what", "cause", "hint"))
+    if not outcome["kind"]:
+        return RuntimeError(f"on rank {rank}: {what}")
     error = _KINDS.get(str(outcome["kind"]), DistTrainError)(f"on rank {rank}: {what}")
     error.cause = None if cause is None else str(cause)
     error.hint = None if hint is None else str(hint)

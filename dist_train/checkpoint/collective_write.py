@@ -115,6 +115,7 @@ def _check_seen(storage: CheckpointStorage, staging: str, rank: int, written: Wr
 def _not_shared(storage: CheckpointStorage, by: int, what: str, rank: int, done: str) -> CheckpointWriteError:
     return CheckpointWriteError(
         f"rank {rank} does not find {what}, which rank {by} has {done}, in {storage.location}",
-        cause="the checkpoint location is not the same on all ranks, or not shared by all nodes",
+        cause="the checkpoint location is not the same on all ranks, or not shared by all nodes; or a newer "
+        "attempt of the run has taken over",
         hint="give all ranks one absolute path, on storage that all nodes see",
     )

@@ -35,7 +35,7 @@ def test_order_of_arrival_breaks_ties() -> None:
 def test_the_rank_that_failed_comes_before_those_that_repeat_its_error() -> None:
     own = failure("exception", 2, message="ValueError: my buffer is locked")
     said = [
-        failure("exception", rank, message="DistTrainError: on rank 2: ValueError: my buffer is locked")
+        failure("exception", rank, message="RuntimeError: on rank 2: ValueError: my buffer is locked")
         for rank in (0, 1)
     ]
     assert choose_root_cause([*said, own]) == replace(own, secondary_failures=(0, 1))
