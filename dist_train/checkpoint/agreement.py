@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dist_train.checkpoint.format.checkpoint_errors import (
     DamagedCheckpoint,
@@ -13,9 +13,11 @@ from dist_train.checkpoint.format.checkpoint_errors import (
 from dist_train.errors import (
     CheckpointError,
     CheckpointWriteError,
+    ConfigError,
     DistTrainError,
     NotFoundError,
     UnavailableError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ _KINDS: dict[str, type[DistTrainError]] = {
     for kind in (
         CheckpointError,
         CheckpointWriteError,
+        ConfigError,
         NotFoundError,
         UnavailableError,
+        UsageError,
         DamagedCheckpoint,
         UnsupportedCheckpoint,
         ReplicaMismatch,
@@ -39,19 +43,28 @@ _KINDS: dict[str, type[DistTrainError]] = {
 
 def on_every_rank(control: Control, work: Callable[[], T]) -> T:
     """Call `work` on each rank; if it fails on any, every rank raises (collective)."""
+    return with_all_ranks(control, work, lambda _: None)[0]
+
+
+def with_all_ranks(
+    control: Control, work: Callable[[], T], say: Callable[[T], JsonValue]
+) -> tuple[T, list[JsonValue]]:
+    """`on_every_rank`; return besides what `say` makes of each rank's value (collective)."""
     value: T | None = None
+    said: JsonValue = None
     failure: Exception | None = None
     try:
         value = work()
+        said = say(value)
     except Exception as error:
         failure = error
-    outcomes = control.all_gather(error_to_json(failure))
+    outcomes: list[Any] = control.all_gather([error_to_json(failure), said])
     if failure is not None:
         raise failure
-    for rank, outcome in enumerate(outcomes):
+    for rank, (outcome, _) in enumerate(outcomes):
         if outcome is not None:
             raise error_from_json(rank, outcome)
-    return value  # type: ignore[return-value]
+    return value, [said for _, said in outcomes]  # type: ignore[return-value]
 
 
 def on_rank_zero(control: Control, work: Callable[[], JsonValue]) -> JsonValue:
@@ -81,10 +94,16 @@ def error_to_json(error: Exception | None) -> JsonValue:
     return {"kind": "", "what": f"{type(error).__name__}: {error}", "cause": None, "hint": None}
 
 
-def error_from_json(rank: int, outcome: JsonValue) -> DistTrainError:
-    """Return the error of another rank, of its own class and under its rank."""
+def error_from_json(rank: int, outcome: JsonValue) -> Exception:
+    """Return the error of another rank, of its own class and under its rank.
+
+    A RuntimeError for one of the user's code: each of ours has an exit code of its own, and would tell of
+    a bug in dist-train here.
+    """
     assert isinstance(outcome, dict)
     what, cause, hint = (outcome[key] for key in ("what", "cause", "hint"))
+    if not outcome["kind"]:
+        return RuntimeError(f"on rank {rank}: {what}")
     error = _KINDS.get(str(outcome["kind"]), DistTrainError)(f"on rank {rank}: {what}")
     error.cause = None if cause is None else str(cause)
     error.hint = None if hint is None else str(hint)

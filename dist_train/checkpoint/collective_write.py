@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dist_train.checkpoint.format.hash_threads import hash_threads
-from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.format.manifest import Manifest, names_of
 from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
 from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
-from dist_train.checkpoint.snapshot_writer import NOT_SHARED, StagedCheckpoint, write_failed
+from dist_train.checkpoint.snapshot_writer import StagedCheckpoint, write_failed
 from dist_train.checkpoint.state.per_rank_state import OwnState, gather_on_rank_zero
 from dist_train.checkpoint.state.snapshot import Snapshot
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -46,7 +46,7 @@ def write_collectively(
     Raises:
         CheckpointWriteError: on every rank; nothing was committed, nothing is left behind, older ones stay.
     """
-    if not own.others_bytes:
+    if not own.writers:
         return on_rank_zero_for_long(control, lambda: _write_alone(storage, work))
     return _write_together(control, storage, own, work)
 
@@ -65,7 +65,8 @@ def _write_together(
     control: Control, storage: CheckpointStorage, own: OwnState, work: RankZeroWork
 ) -> JsonValue:
     of_rank_zero: list[tuple[Snapshot, StagedCheckpoint]] = []
-    with hash_threads(work.data_bytes if control.is_main else own.bytes_of_ranks[control.rank]) as threads:
+    needed = own.bytes_of_ranks[control.rank] or 0
+    with hash_threads(work.data_bytes if control.is_main else needed) as threads:
 
         def begin() -> JsonValue:
             snapshot = work.snapshot()
@@ -81,18 +82,16 @@ def _write_together(
             try:
                 return write_own_files(storage, str(staging), own.tensors, threads).to_bytes()
             except FileNotFoundError as error:
-                raise CheckpointWriteError(
-                    f"rank {control.rank} does not find {storage.locate(str(staging))}, which rank 0 made",
-                    cause="ranks do not write to the same place",
-                    hint=NOT_SHARED,
-                ) from error
+                raise _not_shared(storage, 0, str(staging), control.rank, "created") from error
             except OSError as error:
-                needed = own.bytes_of_ranks[control.rank]
                 raise write_failed(error, storage, f"rank {control.rank}'s files", needed) from error
 
         def publish() -> JsonValue:
             snapshot, staged = of_rank_zero[0]
-            manifest = staged.publish(map(WrittenFiles.from_bytes, written), work.after)
+            others = [WrittenFiles.from_bytes(raw) for raw in written]
+            for rank, files in enumerate(others, 1):
+                _check_seen(storage, staged.staging, rank, files)
+            manifest = staged.publish(others, work.after)
             return work.committed(snapshot, manifest)
 
         try:
@@ -104,3 +103,19 @@ def _write_together(
             for _, staged in of_rank_zero:
                 staged.discard()
             raise
+
+
+def _check_seen(storage: CheckpointStorage, staging: str, rank: int, written: WrittenFiles) -> None:
+    """Refuse files that went to another directory of the same name: the checkpoint would lack them."""
+    for name in (name for entry in written.files for name in names_of(entry)):
+        if not storage.exists(f"{staging}/{name}"):
+            raise _not_shared(storage, rank, name, 0, "written")
+
+
+def _not_shared(storage: CheckpointStorage, by: int, what: str, rank: int, done: str) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        f"rank {rank} does not find {what}, which rank {by} has {done}, in {storage.location}",
+        cause="the checkpoint location is not the same on all ranks, or not shared by all nodes; or a newer "
+        "attempt of the run has taken over",
+        hint="give all ranks one absolute path, on storage that all nodes see",
+    )

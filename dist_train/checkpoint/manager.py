@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.agreement import on_every_rank, with_all_ranks
 from dist_train.checkpoint.collective_write import RankZeroWork, write_collectively
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.format.manifest import Manifest
@@ -33,7 +33,9 @@ from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
 from dist_train.checkpoint.state.per_rank_state import (
     gather_contents,
     gather_per_rank,
+    names_of_entries,
     own_tensors,
+    refuse_unlike_entries,
 )
 from dist_train.checkpoint.state.replicas import Compared, compare_replicas
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
@@ -176,7 +178,10 @@ class CheckpointManager:
         started, control = time.perf_counter(), self.control
         place = place_of(control)
         settle_finite_check()
-        collected = on_every_rank(control, lambda: self._collected(without_pending_gradients(state)))
+        collected, own_names = with_all_ranks(
+            control, lambda: self._collected(without_pending_gradients(state)), names_of_entries
+        )
+        refuse_unlike_entries(step, own_names)
         # The last of the user's code: what it draws or changes is compared and saved.
         own_state = gather_contents(control, collected)
         compared = compare_replicas(control, step, collected)

@@ -68,10 +68,15 @@ def plan_files(
         prefix = "" if part == _RANKS else f"{part}/"
         named = {key[len(prefix) :]: tensors[key] for key in keys}
         plain = {key[len(prefix) :]: views[key] for key in keys}
-        content = TensorFile(named, {"format": "pt", PREFIX: prefix}, plain)
+        # What a thread fills meanwhile: all else is equal on all ranks, so that nothing may change it.
+        content = TensorFile(named, {"format": "pt", PREFIX: prefix}, plain, in_use=_is_own(part))
         undigested = {key: views[key] for key in keys if key not in known}
         files.append(PlannedFile(part + TENSOR_FILE, tuple(keys), undigested, content))
     return files
+
+
+def _is_own(part: str) -> bool:
+    return _OWN.fullmatch(part) is not None
 
 
 def _part(key: str) -> str:
@@ -79,7 +84,7 @@ def _part(key: str) -> str:
     if own := _OWN_STATE.match(key):
         return own[1]
     first = key.split("/", 1)[0]
-    return _RANKS if _OWN.fullmatch(first) else first
+    return _RANKS if _is_own(first) else first
 
 
 @dataclass(frozen=True)

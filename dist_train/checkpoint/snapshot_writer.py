@@ -23,7 +23,6 @@ from dist_train.jobs.frozen_imports import without_collector
 
 # For the manifest's hashes, and blocks that are only partly filled.
 SLACK_BYTES = 64 << 10
-NOT_SHARED = "give all ranks one checkpoint directory, on a file system that all nodes share"
 
 
 class StagedCheckpoint:
@@ -79,24 +78,14 @@ class StagedCheckpoint:
             others: what the other ranks have written.
             after: the step that the run went on from, as `store.commit.publish` takes it.
         """
-        storage, snapshot, others = self._storage, self._snapshot, list(others)
+        storage, snapshot = self._storage, self._snapshot
         with self._named():
-            self._check_others(others)
             manifest, raw = self._manifest(others)
             put(storage, self.staging, MANIFEST, raw)
             note_written(manifest, raw)
             note_reserved(snapshot.state_json, snapshot.reserved)
             storage.seal(self.staging)
             return publish(storage, self.staging, manifest, after)
-
-    def _check_others(self, others: Iterable[WrittenFiles]) -> None:
-        for name in (file.name for other in others for file in other.files):
-            if not self._storage.exists(f"{self.staging}/{name}"):
-                raise CheckpointWriteError(
-                    f"{name}, which another rank has written, is not in {self._storage.location}",
-                    cause="ranks do not write to the same place",
-                    hint=NOT_SHARED,
-                )
 
     @without_collector()
     def _manifest(self, others: Iterable[WrittenFiles]) -> tuple[Manifest, bytes]:

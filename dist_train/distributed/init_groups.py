@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 # Set by torch elastic when its agent serves the store: then every rank is a client.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _MIN_TIMEOUT_S = 1.0
-# Groups that this process has formed so far, equal on all ranks: it prefixes the next group's keys, which
-# must not collide with the last group's.
+# How often all ranks have come together so far, also where they were refused then: it prefixes the keys of
+# the next time, which must not collide with the last one's.
 _formed = 0
 # TCP stores, kept until the process ends: a second run of the same processes would otherwise race with
-# the shutdown of the first one's server.
+# the shutdown of the first one's server, and a rank that is refused with that of rank 0's.
 _kept: dict[Rendezvous, Store] = {}
 
 
@@ -110,15 +110,16 @@ def init_groups(
         secret = os.environ.get(env.STORE_PREFIX) or "dist-train"
         store = PrefixStore(f"{secret}/{attempt or 0}/{_formed}", base)
         check = MembershipCheck(store, info.rank, info.world_size, deadline, _taken(rendezvous))
-        drawn = check.wait_for_all(devices.unique_id(device), seed)
+        verdict = check.wait_for_all(devices.unique_id(device), seed)
+        _formed += 1
+        if isinstance(rendezvous, TcpRendezvous):
+            _kept[rendezvous] = base
+        verdict.check()
         collective_s = collective_timeout_s or timeout_s
         control = _form(store, info, device, collective_s)
         exchange = KeyedExchange(PrefixStore("exchange", store), info.rank, info.world_size, collective_s)
-    _formed += 1
-    if isinstance(rendezvous, FileRendezvous):
-        return ProcessGroups(control, drawn, rendezvous, exchange)
-    _kept[rendezvous] = base
-    return ProcessGroups(control, drawn, exchange=exchange)
+    file = rendezvous if isinstance(rendezvous, FileRendezvous) else None
+    return ProcessGroups(control, verdict.drawn, file, exchange)
 
 
 def _open(rendezvous: Rendezvous, info: RankInfo, deadline: float, timeout_s: float) -> Store:

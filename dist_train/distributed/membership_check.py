@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_KEY = "dist-train-hello/"
 _VERDICT = "dist-train-membership"
 _LOG_EVERY_S = 15.0
-# How often a rank that waits for rank 0 looks whether rank 0 is dead.
+# In a store of the ranks' own: how often a rank that waits looks whether rank 0 is dead.
 _LOOK_EVERY_S = 0.2
+_LONGEST_PAUSE_S = 0.05
 _MISSING_HINT = (
     "check that they were started, with the same world size and the same address; "
     "timeout_s of dt.init is how long ranks wait for each other"
@@ -81,7 +82,12 @@ class Verdict:
     drawn: int = 0
 
     def check(self) -> None:
-        """Raise what is wrong."""
+        """Raise what is wrong.
+
+        Raises:
+            RendezvousError: naming the missing ranks or the shared GPU.
+            ConfigError: naming a rank with another seed.
+        """
         if self.what:
             kind = ConfigError if self.kind == ConfigError.__name__ else RendezvousError
             raise kind(self.what, cause=self.cause, hint=self.hint)
@@ -103,19 +109,18 @@ class MembershipCheck:
     deadline: float
     taken: Callable[[str], RendezvousError] | None = None
 
-    def wait_for_all(self, gpu: str | None = None, seed: int | None = None) -> int:
-        """Return on all ranks once every rank has come.
+    def wait_for_all(self, gpu: str | None = None, seed: int | None = None) -> Verdict:
+        """Return on all ranks once every rank has come, or the deadline has passed.
 
         Args:
             gpu: unique id of this rank's GPU; two ranks on one are refused.
             seed: what this rank was given; unlike seeds are refused.
 
         Returns:
-            A random number of 32 bits, the same on all ranks.
+            The same on all ranks; it may say that they do not fit together.
 
         Raises:
-            RendezvousError: naming the missing ranks, the duplicate rank or the shared GPU.
-            ConfigError: naming a rank with another seed.
+            RendezvousError: this rank is none of them, or the store is gone.
         """
         try:
             self._send_handshake(json.dumps(asdict(Handshake.of_this_process(gpu, seed))))
@@ -126,12 +131,11 @@ class MembershipCheck:
                 cause=str(error).partition("\n")[0],
                 hint="see why it ended in the log of rank 0",
             ) from None
-        verdict.check()
-        if verdict.world_size != self.world_size:
+        if not verdict.what and verdict.world_size != self.world_size:
             raise self._refused(
                 f"it was made for {verdict.world_size} ranks, this one is of {self.world_size}"
             )
-        return verdict.drawn
+        return verdict
 
     def _send_handshake(self, own: str) -> None:
         key = f"{HANDSHAKE_KEY}{self.rank}"
@@ -174,23 +178,35 @@ class MembershipCheck:
     def _wait_for_ranks(self) -> list[int]:
         """Those that have not come yet, after a short wait for them."""
         keys = [f"{HANDSHAKE_KEY}{rank}" for rank in range(self.world_size)]
-        self._wait(keys)
+        self._wait(keys, self.deadline)
         if self.store.check(keys):
             return []
         return [rank for rank in range(self.world_size) if not self._is_here(rank)]
 
-    def _wait(self, keys: list[str]) -> None:
-        seconds = min(_LOOK_EVERY_S, max(0.01, self.deadline - time.monotonic()))
+    def _wait(self, keys: list[str], limit: float) -> None:
+        """Return when the keys are there, or after a while, at the latest at `limit`."""
+        left = max(0.01, limit - time.monotonic())
+        if self.taken:
+            self._ask_again(keys, min(_LOOK_EVERY_S, left))
+            return
         try:
-            # The store answers when the keys are there: to ask again and again costs a pause each time.
-            self.store.wait(keys, timedelta(seconds=seconds))
+            # The store answers when the keys are there: to ask again and again costs a pause each time. But
+            # each wait that ends without them is two lines of torch's on the console: few and long ones.
+            self.store.wait(keys, timedelta(seconds=min(_LOG_EVERY_S, left)))
         except RuntimeError:
             return  # not yet; a store that is gone raises the same class, and the next call of it says so
+
+    def _ask_again(self, keys: list[str], seconds: float) -> None:
+        """`_wait` of ranks that no launcher ends: Ctrl-C, and rank 0's death, must not wait for the store."""
+        end, pause = time.monotonic() + seconds, 0.001
+        while not self.store.check(keys) and time.monotonic() < end:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _await_verdict(self) -> Verdict:
         # Rank 0 has the same time-out and publishes first; the extra seconds let its verdict arrive.
         limit = self.deadline + 5.0
-        self._wait([_VERDICT])
+        self._wait([_VERDICT], limit)
         while not self.store.check([_VERDICT]):
             if self.taken and self._is_here(0) and self._handshake_of(0).is_dead():
                 raise self._refused(f"rank 0 was taken by {self._handshake_of(0)}")
@@ -198,7 +214,7 @@ class MembershipCheck:
                 missing = [rank for rank in range(self.world_size) if not self._is_here(rank)]
                 what = f"{name_ranks(missing or [0])} of {self.world_size} did not come in time"
                 return Verdict(self.world_size, what, hint=_MISSING_HINT)
-            self._wait([_VERDICT])
+            self._wait([_VERDICT], limit)
         return Verdict(**json.loads(self.store.get(_VERDICT)))
 
 

@@ -139,7 +139,7 @@ class Run:
         """Take the place that the strategy has chosen; `dt.prepare` does it.
 
         Raises:
-            UsageError: a loader was made for another place, or another model has another.
+            UsageError: something was done by another place before, or another model has another.
         """
         before, self._place = self._place, place
         data = (before.data_rank, before.data_size, before.counts)
@@ -148,8 +148,10 @@ class Run:
             raise UsageError(
                 f"this rank has share {before.data_rank} of {before.data_size} of the data, and the strategy "
                 f"of this model gives it share {place.data_rank} of {place.data_size}",
-                cause="a loader was made before the model was prepared, or two models have unlike strategies",
-                hint="dt.prepare(model, strategy=...) before dt.loader(...); one strategy for all models",
+                cause="a loader, a checkpoint or run.mean came before the model was prepared, or two models "
+                "have unlike strategies",
+                hint="dt.prepare(model, strategy=...) before dt.loader(...), load_latest() and run.mean(); "
+                "one strategy for all models",
             )
         self._place_is_used = True
         self.gradients.take_place(place)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from dist_train.distributed.place import Place
+from dist_train.distributed.place import Place, check_together
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 
@@ -30,12 +30,29 @@ def place_of(strategy: object, options: StrategyOptions, rank: int, world_size: 
     A strategy without it gives every rank the whole model and a share of the data.
 
     Raises:
-        ConfigError: the ranks do not fit the strategy's mesh.
+        ConfigError: the ranks do not fit the strategy's mesh, or their places do not fit together.
     """
+    return places_of(strategy, options, world_size)[rank]
+
+
+def places_of(strategy: object, options: StrategyOptions, world_size: int) -> list[Place]:
+    """The places of all ranks, as `place_of`: a strategy is asked for each, on every rank."""
+    places = [place_alone(strategy, options, rank, world_size) for rank in range(world_size)]
+    check_together(places)
+    return places
+
+
+def place_alone(strategy: object, options: StrategyOptions, rank: int, world_size: int) -> Place:
+    """`place_of` without a look at the other ranks."""
     chosen = getattr(strategy, "place", None)
     if chosen is None:
         return Place.of_replica(rank, world_size)
-    place: Place = chosen(options, rank, world_size)
+    place = chosen(options, rank, world_size)
+    if not isinstance(place, Place):
+        raise ConfigError(
+            f"`place` of {type(strategy).__name__} returns {place!r}",
+            hint="return a dist_train.distributed.place.Place",
+        )
     if place.world_size != world_size:
         mesh = " x ".join(f"{name} {size}" for name, size in place.mesh)
         raise ConfigError(

@@ -6,6 +6,7 @@ node 0 received the reports.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ _ABORT_PRECEDENCE = 2
 # The program's own error about some connection: perhaps because a peer is gone, if anything else failed too.
 _NETWORK_ERROR_PRECEDENCE = 6
 _OTHER_PRECEDENCE = 8
+# How checkpoint/agreement.py has all ranks raise the error of one.
+_OF_ANOTHER_RANK = re.compile(r"(?:\w+: )?on rank (\d+): ")
 
 
 def choose_root_cause(failures: Sequence[Failure], exited_early: Mapping[int, int] | None = None) -> Failure:
@@ -40,7 +43,7 @@ def choose_root_cause(failures: Sequence[Failure], exited_early: Mapping[int, in
         failures: in the order in which node 0 received them; not empty.
         exited_early: rank -> node of ranks that had already left with 0 when the first failure came.
     """
-    root_cause = min(failures, key=_precedence)
+    root_cause = min(failures, key=lambda failure: (_precedence(failure), _repeats_another(failure)))
     if root_cause.cls == "victim" and exited_early:
         rank = next(iter(exited_early))
         root_cause = Failure(
@@ -64,6 +67,12 @@ def _precedence(failure: Failure) -> int:
     if _may_be_secondary(failure):
         return _NETWORK_ERROR_PRECEDENCE
     return _PRECEDENCE.get(failure.cls, _OTHER_PRECEDENCE)
+
+
+def _repeats_another(failure: Failure) -> bool:
+    """Whether a rank says the error of another one, which has the traceback and the exit code."""
+    found = _OF_ANOTHER_RANK.match(failure.message)
+    return found is not None and int(found[1]) != failure.rank
 
 
 def _may_be_secondary(failure: Failure) -> bool:

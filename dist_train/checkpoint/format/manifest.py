@@ -25,6 +25,7 @@ from dist_train.checkpoint.format.layout import MANIFEST, blocks_name
 from dist_train.checkpoint.format.tensor_entries import (
     PLAIN_NAME,
     TensorEntry,
+    as_object,
     as_records,
     from_records,
     from_records_v1,
@@ -47,7 +48,7 @@ FileName = Annotated[str, Field(pattern=PLAIN_NAME)]
 Tensors = Annotated[
     dict[str, TensorEntry],
     PlainValidator(lambda value: value),
-    PlainSerializer(lambda entries: {key: entry._asdict() for key, entry in entries.items()}),
+    PlainSerializer(lambda entries: {key: as_object(entry) for key, entry in entries.items()}),
 ]
 # Names and sizes of the dimensions of the mesh, the slowest first.
 Mesh = Annotated[
@@ -201,6 +202,16 @@ def _is_own_hash(record: dict[str, Any]) -> bool:
     return bool(record.get(_SELF_HASH) == xxhash.xxh3_128_hexdigest(dump_canonical(rest)))
 
 
+def names_of(entry: FileEntry) -> list[str]:
+    """Return the names of the files that an entry stands for: its own, and that of its block hashes."""
+    return [entry.name, blocks_name(entry.name)] if entry.blocks_xxh3 else [entry.name]
+
+
+def missing(name: str) -> DamagedCheckpoint:
+    """Make the error for a file that is not there."""
+    return DamagedCheckpoint(f"{name} is missing", file=name)
+
+
 def check_listing(manifest: Manifest, files: Set[str]) -> None:
     """Compare the names of a checkpoint's files with the manifest's list.
 
@@ -208,9 +219,8 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
         DamagedCheckpoint: a listed file is missing, or there is one that is not listed.
     """
     there = files - {MANIFEST}
-    listed = {entry.name for entry in manifest.files}
-    listed |= {blocks_name(entry.name) for entry in manifest.files if entry.blocks_xxh3}
+    listed = {name for entry in manifest.files for name in names_of(entry)}
     for name in sorted(listed - there):
-        raise DamagedCheckpoint(f"{name} is missing", file=name)
+        raise missing(name)
     for name in sorted(there - listed):
         raise DamagedCheckpoint(f"{name} is not listed in {MANIFEST}", file=name)

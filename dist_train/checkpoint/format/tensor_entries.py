@@ -43,6 +43,13 @@ class TensorEntry(NamedTuple):
     digest: str = ""
 
 
+def as_object(entry: TensorEntry) -> dict[str, Any]:
+    """Return an entry as `checkpoint show --json` prints it, of either version."""
+    shards = [shard._asdict() for shard in entry.shards]
+    found = {"dtype": entry.dtype, "shape": entry.shape, "shards": shards}
+    return {**found, "digest": entry.digest} if entry.digest else found
+
+
 def as_records(
     entries: Mapping[str, TensorEntry], files: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:

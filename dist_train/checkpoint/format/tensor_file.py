@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,9 +20,12 @@ from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, ReadInto, TensorMemory
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
+from dist_train.errors import CheckpointError
 from dist_train.jobs.frozen_imports import without_collector
 
 ALIGN = 8
+# The entry of a header that is no tensor.
+METADATA = "__metadata__"
 # In the header's metadata: which tensors of pairs are complex numbers.
 COMPLEX128 = "__complex128__"
 # safetensors itself refuses longer headers.
@@ -49,6 +52,11 @@ class TensorFile:
         tensors: name -> `host` tensor.
         metadata: text pairs for the header.
         views: the bytes of the tensors, where the caller has them already.
+        in_use: another thread or process may write to the tensors meanwhile: a copy of each chunk is hashed
+            and written, so that the file is whole, with each value as it was at some moment.
+
+    Raises:
+        CheckpointError: a tensor is called as the format calls its metadata.
     """
 
     def __init__(
@@ -56,7 +64,10 @@ class TensorFile:
         tensors: Mapping[str, torch.Tensor],
         metadata: Mapping[str, str],
         views: Mapping[str, memoryview] | None = None,
+        in_use: bool = False,
     ) -> None:
+        refuse_reserved_name(tensors)
+        self._in_use = in_use
         # Wide elements first, as safetensors does, so that every tensor stays aligned.
         known = byte_views(tensors) if views is None else views
         order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
@@ -64,7 +75,7 @@ class TensorFile:
         # safetensors has no complex128: its numbers are stored as pairs, and the header says whose.
         pairs = sorted(name for name in tensors if tensors[name].dtype == torch.complex128)
         metadata = {**metadata, **({COMPLEX128: json.dumps(pairs)} if pairs else {})}
-        head: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+        head: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))}
         end = 0
         for name, view in zip(order, self._views, strict=True):
             tensor = tensors[name]
@@ -95,6 +106,8 @@ class TensorFile:
         digests: list[str] = []
         begun: deque[tuple[list[memoryview], Callable[[], list[str]]]] = deque()
         for chunk in chunks_of([memoryview(self._head), *self._views], CHUNK_BYTES):
+            if self._in_use:
+                chunk = [memoryview(b"".join(chunk))]
             begun.append((chunk, others.start(partial(hash_views, chunk))))
             if len(begun) > 2 * others.count:
                 _write_hashed(write, digests, *begun.popleft())
@@ -102,6 +115,24 @@ class TensorFile:
         while begun:
             _write_hashed(write, digests, *begun.popleft())
         return digests
+
+
+def refuse_reserved_name(names: Container[str], of: str = "") -> None:
+    """Refuse a tensor that a safetensors file cannot hold under its name.
+
+    Args:
+        names: of the tensors.
+        of: what they begin with, in `names`.
+
+    Raises:
+        CheckpointError: naming it.
+    """
+    if of + METADATA in names:
+        raise CheckpointError(
+            f"a tensor is called '{of}{METADATA}'",
+            cause=f"safetensors files call their own metadata {METADATA}",
+            hint="rename it in state_dict() and back in load_state_dict()",
+        )
 
 
 def _write_hashed(
@@ -173,7 +204,7 @@ def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) 
 @without_collector()
 def _parse_header(text: bytes) -> tuple[Header, int]:
     head = json.loads(text.decode())
-    metadata = {str(key): str(value) for key, value in head.pop("__metadata__", {}).items()}
+    metadata = {str(key): str(value) for key, value in head.pop(METADATA, {}).items()}
     tensors = {}
     end = 0
     for name, entry in sorted(head.items(), key=lambda item: (item[1]["data_offsets"], item[0])):

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from dist_train.checkpoint.format.tensor_bytes import check_storable, host
+from dist_train.checkpoint.format.tensor_file import refuse_reserved_name
 from dist_train.checkpoint.state.encoding import encode
 from dist_train.checkpoint.state.module_state import module_state, parameter_names
 from dist_train.checkpoint.state.optimizers import encode_optimizer
@@ -148,6 +149,7 @@ def collect(state: Mapping[str, Any]) -> CollectedState:
         # Without the word where it is not needed: state.json is hashed.
         optional: dict[str, JsonValue] = {"optional": True} if is_optional(value) else {}
         out.entries[key] = {"kind": kind, "content": content, **optional}
+        refuse_reserved_name(tensors, f"{prefix}/")
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as torch_dist
 
 from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
 from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, new_tensor, view_bytes
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.per_rank import encode_per_rank
@@ -61,16 +62,53 @@ class OwnState:
 
     Args:
         tensors: manifest key -> tensor.
-        bytes_of_ranks: of each rank's tensors.
+        bytes_of_ranks: of each rank's tensors; None where a rank has none. Tensors may have no bytes.
     """
 
     tensors: Mapping[str, torch.Tensor]
-    bytes_of_ranks: tuple[int, ...]
+    bytes_of_ranks: tuple[int | None, ...]
+
+    @property
+    def writers(self) -> tuple[int, ...]:
+        """The ranks above 0 that have tensors to write."""
+        return tuple(rank for rank, count in enumerate(self.bytes_of_ranks) if rank and count is not None)
 
     @property
     def others_bytes(self) -> int:
         """Of all ranks but rank 0."""
-        return sum(self.bytes_of_ranks[1:])
+        return sum(self.bytes_of_ranks[rank] or 0 for rank in self.writers)
+
+
+def names_of_entries(collected: CollectedState) -> JsonValue:
+    """Return the names of the PerRank entries, as they travel between ranks."""
+    return [*sorted(collected.per_rank)]
+
+
+def refuse_unlike_entries(step: int, names: Sequence[JsonValue]) -> None:
+    """Refuse ranks that mark other entries as their own: gather_contents would wait for some of them only.
+
+    Args:
+        step: that is being saved.
+        names: of the PerRank entries of each rank.
+
+    Raises:
+        ReplicaMismatch: naming a rank and its entries; the same on all ranks.
+    """
+    odd = [rank for rank, own in enumerate(names) if own != names[0]]
+    if odd:
+        raise ReplicaMismatch(
+            f"step {step} is not saved: of PerRank entries rank 0 has {_listed(names[0])}, "
+            f"rank {odd[0]} has {_listed(names[odd[0]])}",
+            odd,
+            cause="ranks give save() unlike names",
+            hint="give save() the same names on all ranks; a rank without anything of its own gives "
+            "PerRank(object), too, whose state_dict() is empty",
+        )
+
+
+def _listed(names: JsonValue) -> str:
+    assert isinstance(names, list)
+    return ", ".join(f"'{name}'" for name in names) or "none"
 
 
 def gather_contents(control: Control, collected: CollectedState) -> OwnState:
@@ -80,7 +118,7 @@ def gather_contents(control: Control, collected: CollectedState) -> OwnState:
     """
     own: dict[str, torch.Tensor] = {}
     if not collected.per_rank:
-        return OwnState(own, (0,) * control.world_size)
+        return OwnState(own, (None,) * control.world_size)
 
     def encoded() -> dict[str, JsonValue]:
         return {
@@ -88,8 +126,9 @@ def gather_contents(control: Control, collected: CollectedState) -> OwnState:
         }
 
     contents = on_every_rank(control, encoded)
-    rows = control.all_gather([contents, sum(tensor.nbytes for tensor in own.values())])
-    found: list[tuple[dict[str, JsonValue], int]] = rows  # type: ignore[assignment]
+    count = sum(tensor.nbytes for tensor in own.values()) if own else None
+    rows = control.all_gather([contents, count])
+    found: list[tuple[dict[str, JsonValue], int | None]] = rows  # type: ignore[assignment]
     for key in collected.per_rank:
         collected.entries[key] = {"kind": "per_rank", "content": [row[key] for row, _ in found]}
     return OwnState(own, tuple(count for _, count in found))

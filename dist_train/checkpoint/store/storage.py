@@ -23,7 +23,6 @@ class CheckpointStorage(ABC):
     - `commit` never replaces: of two writers of one name, one gets FileExistsError.
     - A file of a committed checkpoint is read by its key as soon as `commit` has returned, on every node;
       `names` and `files` may lag behind.
-    - A staging area that one process has created is filled by processes of all ranks, on every node.
     - What fails is an OSError: FileNotFoundError for a missing name, errno ENOSPC or EDQUOT where no more
       bytes fit. A call may be repeated after an error.
 
@@ -60,7 +59,10 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def exists(self, key: str) -> bool:
-        """Tell whether a name or key is there; asks for the key itself, never a listing that may lag."""
+        """Tell whether a name or key is there; asks for the key itself, never a listing that may lag.
+
+        Also for a key of a staging area, whichever rank has written it.
+        """
 
     @abstractmethod
     def read(self, key: str, start: int = 0, count: int | None = None) -> bytes:
@@ -104,7 +106,10 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def new_file(self, key: str) -> AbstractContextManager[Write]:
-        """Create a file in a staging area; it is durable when the context ends without an error."""
+        """Create a file in a staging area; it is durable when the context ends without an error.
+
+        Several ranks, on several nodes, do so in the area that rank 0 has created.
+        """
 
     @abstractmethod
     def seal(self, staging: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, blocks_name
-from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing, missing
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
 from dist_train.checkpoint.store.checkpoint_names import (
     is_there,
@@ -104,16 +105,31 @@ def open_verified(
         name: the checkpoint.
         entry: the file.
         threads: as for `VerifiedReader`.
+
+    Raises:
+        DamagedCheckpoint: it is not there, or not its block hashes; a link that leads nowhere is listed, too.
     """
     digests = _block_hashes(storage, name, entry)
-    stream = storage.open(f"{name}/{entry.name}")
+    with _named_if_missing(entry.name):
+        stream = storage.open(f"{name}/{entry.name}")
     return VerifiedReader(stream, entry.name, entry.bytes, digests, entry.block_bytes, threads)
 
 
 def _block_hashes(storage: CheckpointStorage, name: str, entry: FileEntry) -> list[str]:
     if not entry.blocks_xxh3:
         return entry.xxh3_128
-    return parse_blocks(entry, storage.read(f"{name}/{blocks_name(entry.name)}"))
+    blocks = blocks_name(entry.name)
+    with _named_if_missing(blocks):
+        raw = storage.read(f"{name}/{blocks}")
+    return parse_blocks(entry, raw)
+
+
+@contextmanager
+def _named_if_missing(file: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise missing(file) from error
 
 
 def check_file(storage: CheckpointStorage, name: str, entry: FileEntry) -> None:
@@ -166,10 +182,9 @@ def verify_stored(storage: CheckpointStorage, name: str) -> VerifyReport:
     for entry in manifest.files if manifest else ():
         try:
             check_file(storage, name, entry)
-        except FileNotFoundError:
-            continue  # check_listing has named it
         except (DamagedCheckpoint, OSError) as error:
-            problems.append(str(error))
+            if str(error) not in problems:  # that it is missing may be known from the listing
+                problems.append(str(error))
     return VerifyReport(storage.path_of(name), manifest, tuple(problems), storage.locate(name))
 
 

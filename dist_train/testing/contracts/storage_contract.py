@@ -30,6 +30,7 @@ def check_storage(make_storage: MakeStorage) -> None:
     check_registered_scheme(make_storage())
     check_nothing_there(make_storage())
     check_commit(make_storage())
+    check_several_writers(make_storage())
     check_ranges(make_storage())
     check_no_commit_replaces(make_storage())
     check_leftovers(make_storage())
@@ -86,6 +87,21 @@ def check_commit(storage: CheckpointStorage) -> None:
         assert opened.exists(f"{_NAME}/manifest.json"), "its manifest does not exist"
         _compare(opened, _NAME)
         assert list(opened.names()) == [_NAME], f"after the commit there is {sorted(opened.names())}"
+
+
+def check_several_writers(storage: CheckpointStorage) -> None:
+    """What another opener has written into a staging area is seen there, and committed with the rest."""
+    storage.prepare()
+    storage.create_staging(_STAGING)
+    other, own = (f"{_STAGING}/{name}" for name in ("rank1.safetensors", "manifest.json"))
+    assert not storage.exists(other), f"exists({other!r}) where nothing was written"
+    _put(open_storage(storage.location), other, b"of another rank")
+    assert storage.exists(other), "a file that another rank has written to the staging area does not exist"
+    _put(storage, own, b"{}")
+    storage.seal(_STAGING)
+    storage.commit(_STAGING, _NAME)
+    storage.sync()
+    assert storage.read(f"{_NAME}/rank1.safetensors") == b"of another rank", "another rank's file is lost"
 
 
 def check_ranges(storage: CheckpointStorage) -> None:
@@ -232,10 +248,14 @@ def check_manager(storage: CheckpointStorage) -> None:
 def _stage(storage: CheckpointStorage, staging: str, files: dict[str, bytes] = _FILES) -> None:
     storage.create_staging(staging)
     for name, content in files.items():
-        with storage.new_file(f"{staging}/{name}") as write:
-            for start in range(0, len(content), 1_000_000):
-                write(memoryview(content)[start : start + 1_000_000])
+        _put(storage, f"{staging}/{name}", content)
     storage.seal(staging)
+
+
+def _put(storage: CheckpointStorage, key: str, content: bytes) -> None:
+    with storage.new_file(key) as write:
+        for start in range(0, len(content), 1_000_000):
+            write(memoryview(content)[start : start + 1_000_000])
 
 
 def _committed(storage: CheckpointStorage) -> None:

@@ -52,7 +52,7 @@ def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> Non
 
     A strategy may refuse a world size by ConfigError, then on every rank.
     """
-    from dist_train.strategies.base import place_of
+    from dist_train.strategies.base import place_alone
 
     options = strategy.Options()
     for world_size in worlds:
@@ -60,7 +60,7 @@ def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> Non
         places, refused = [], []
         for rank in range(world_size):
             try:
-                places.append(place_of(strategy, options, rank, world_size))
+                places.append(place_alone(strategy, options, rank, world_size))
             except ConfigError:
                 refused.append(rank)
         assert not (places and refused), f"{where}: refused on the ranks {refused} alone"

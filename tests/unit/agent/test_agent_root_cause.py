@@ -32,6 +32,16 @@ def test_order_of_arrival_breaks_ties() -> None:
     assert choose_root_cause([failure("exception", 5), failure("exception", 2)]).rank == 5
 
 
+def test_the_rank_that_failed_comes_before_those_that_repeat_its_error() -> None:
+    own = failure("exception", 2, message="ValueError: my buffer is locked")
+    said = [
+        failure("exception", rank, message="RuntimeError: on rank 2: ValueError: my buffer is locked")
+        for rank in (0, 1)
+    ]
+    assert choose_root_cause([*said, own]) == replace(own, secondary_failures=(0, 1))
+    assert choose_root_cause(said).rank == 0
+
+
 def network_error(rank: int) -> Failure:
     """A program's own error, in words that also fit a lost peer."""
     return failure("exception", rank, exception="OSError", message="OSError: connection refused: https://s3")

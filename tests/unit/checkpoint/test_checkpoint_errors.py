@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import xxhash
 from checkpoint_cases import Training, manager, manifest_of, saved_run
 from checkpoint_places import Place
@@ -17,6 +18,8 @@ from dist_train.checkpoint.format.blocks import BLOCK_BYTES
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
 from dist_train.checkpoint.format.manifest import parse_manifest
+from dist_train.checkpoint.manager import CheckpointManager
+from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.reader import read_checkpoint
 from dist_train.checkpoint.store.verify import check_checkpoint, verify_checkpoint
 from dist_train.errors import CheckpointError
@@ -243,3 +246,21 @@ def test_the_block_is_named_in_a_file_of_several(place: Place) -> None:
     place.flip(key, -1, 7)
     with pytest.raises(DamagedCheckpoint, match="block 4"):
         read_checkpoint(place.storage, "step-00000001")
+
+
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "state.json", "big.safetensors", "big.safetensors.blocks"]
+)
+def test_a_link_that_leads_nowhere_is_a_missing_file(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_hashes, "MOST_INLINE", 1)
+    model, big = torch.nn.Linear(1, 1), torch.zeros(2 * BLOCK_BYTES)
+    CheckpointManager(tmp_path, run_id="a", attempt=0).save(1, {"model": model, "big": big})
+    checkpoint = tmp_path / "step-00000001"
+    (checkpoint / file).unlink()
+    (checkpoint / file).symlink_to(tmp_path / "purged")
+    assert verify_checkpoint(checkpoint).problems == (f"{file} is missing",)
+    with pytest.raises(DamagedCheckpoint, match=f"^{file} is missing") as caught:
+        read_checkpoint(FileStorage(tmp_path), checkpoint.name)
+    assert caught.value.file == file

@@ -102,3 +102,23 @@ def test_values_that_the_model_ties_must_be_equal(tmp_path: Path) -> None:
         CheckpointError, match=r"ties 'head\.weight' to 'emb\.weight', but .* different values"
     ):
         dt.checkpoint.load_model(path, Tied())
+
+
+class Metadata(nn.Module):
+    """Has a tensor that is called as safetensors calls its metadata."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("__metadata__", torch.ones(2))
+
+
+def test_a_name_that_safetensors_keeps_for_itself_is_refused_before_the_training(tmp_path: Path) -> None:
+    for act in (
+        lambda: dt.checkpoint.save_model(Metadata(), tmp_path / "w.safetensors"),
+        lambda: dt.checkpoint.CheckpointManager(tmp_path).load_latest({"model": Metadata()}),
+        lambda: dt.checkpoint.CheckpointManager(tmp_path).save(1, {"model": Metadata()}),
+    ):
+        with pytest.raises(CheckpointError, match=r"a tensor is called '(model/)?__metadata__'"):
+            act()
+    assert not list(tmp_path.glob("step-*"))
+    assert not list(tmp_path.glob("*.safetensors"))

@@ -217,39 +217,3 @@ def draw(directory: Path) -> tuple[float, float]:
 def test_random_numbers_that_the_save_itself_draws_do_not_part_a_resumed_run(tmp_path: Path) -> None:
     for after_save, after_load in run_ranks(draw, RANKS, args=(tmp_path,)):
         assert after_save == after_load
-
-
-class Bucket(FileStorage):
-    """Takes a file without a folder that was made before, as an object store does."""
-
-    def new_file(self, key: str) -> Any:
-        (self.directory / key).parent.mkdir(parents=True, exist_ok=True)
-        return super().new_file(key)
-
-
-def save_to_own_places(directory: Path, storage: type[FileStorage]) -> str:
-    here = control()
-    place = storage(directory / f"of-{here.rank}")
-    manager = CheckpointManager(place, run_id="run", attempt=0, control=here)
-    with pytest.raises(CheckpointWriteError) as caught:
-        save(manager, 1, here.rank)
-    assert manager.steps() == []
-    torch_dist.destroy_process_group()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("storage", "who", "what"),
-    [
-        (FileStorage, 1, "rank 1 does not find"),
-        (Bucket, 0, "rank1.safetensors, which another rank has written, is not in"),
-    ],
-)
-def test_a_directory_that_ranks_do_not_share_is_named(
-    tmp_path: Path, storage: type[FileStorage], who: int, what: str
-) -> None:
-    said = run_ranks(save_to_own_places, RANKS, args=(tmp_path, storage))
-    assert what in said[who]
-    assert "one checkpoint directory, on a file system that all nodes share" in said[who]
-    assert said[1 - who] == f"on rank {who}: {said[who]}"
-    assert not [name for name in FileStorage(tmp_path / "of-0").names() if "tmp" in name]

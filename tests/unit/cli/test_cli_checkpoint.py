@@ -121,6 +121,10 @@ def test_list_and_verify_mark_what_is_not_finite(kept: Any, dist_train: Any) -> 
     assert [one["non_finite"] for one in verified["checkpoints"]][3:] == [[*keys[:1]], [*keys]]
     shown = json.loads(dist_train("checkpoint", "show", "--json").out)
     assert shown["non_finite"] == [*keys]
+    shard = {"file": "tensors.safetensors", "offset": [0, 0], "shape": [2, 3]}
+    assert shown["manifest"]["tensors"] == {
+        "model/fc.weight": {"dtype": "float32", "shape": [2, 3], "shards": [shard]}
+    }
 
 
 def test_nothing_is_said_of_the_values_of_a_damaged_checkpoint(kept: Any, dist_train: Any) -> None:

@@ -183,3 +183,57 @@ def test_a_mesh_that_does_not_multiply_to_the_world_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="mesh replicate 2 x shard 2 has 4 ranks, and there are 3"):
         place_of(Odd(), Odd().Options(), 0, 3)
     assert place_of(Ddp(), Ddp().Options(), 1, 3) == Place.of_replica(1, 3)
+
+
+PAIR = (("replicate", 2),)
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ([Place(PAIR, 0, 1), Place(PAIR, 0, 1)], "2 of 2 ranks count for share 0 of 1"),
+        ([Place(PAIR, 0, 2, False), Place(PAIR, 1, 2)], "0 of 2 ranks count for share 0 of 2"),
+        ([Place(PAIR, 0, 4), Place(PAIR, 1, 4)], "0 of 2 ranks count for share 2 of 4"),
+        ([Place(PAIR, 0, 2), Place(PAIR, 0, 2, False)], "0 of 2 ranks count for share 1 of 2"),
+        ([Place(PAIR, 0, 1), Place(PAIR, 0, 2)], "unlike meshes: rank 1"),
+        ([Place(PAIR, 0, 2), Place((("shard", 2),), 1, 2)], "unlike meshes: rank 1"),
+        ([None, None], "`place` of Wrong returns None"),
+    ],
+)
+def test_places_that_would_leave_out_samples_or_count_them_twice_are_refused_on_all_ranks(
+    places: list[Any], said: str
+) -> None:
+    class Wrong(Ddp):
+        def place(self, options: StrategyOptions, rank: int, world_size: int) -> Place:
+            return places[rank]
+
+    for rank in range(2):
+        with pytest.raises(ConfigError, match=said) as caught:
+            place_of(Wrong(), Wrong().Options(), rank, 2)
+        assert "lace" in str(caught.value.hint)
+
+
+def test_a_coordinate_is_a_whole_number() -> None:
+    for make in (
+        lambda: Place(PAIR, 0.0, 2),  # type: ignore[arg-type]
+        lambda: Place((("replicate", True),), 0, 2),
+    ):
+        with pytest.raises(ConfigError, match="not a whole number"):
+            make()
+
+
+@pytest.mark.multiprocess
+def test_a_checkpoint_that_was_loaded_before_for_another_place_is_refused(ranks: Any, tmp_path: Path) -> None:
+    def late(meeting: str) -> tuple[str, str]:
+        with dt.init(seed=1, device="cpu", init_method=meeting, timeout_s=20):
+            model = nn.Linear(1, 1)
+            manager = dt.checkpoint.CheckpointManager(tmp_path)
+            manager.save(1, {"model": model})
+            manager.load_latest({"model": model})
+            with pytest.raises(UsageError) as caught:
+                dt.prepare(model, "twins")
+            return str(caught.value.cause), str(caught.value.hint)
+
+    for cause, hint in ranks(2, late):
+        assert "a checkpoint" in cause
+        assert "before dt.loader(...), load_latest()" in hint

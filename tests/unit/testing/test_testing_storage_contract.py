@@ -38,6 +38,13 @@ class WritesInPlace(FileStorage):
     def seal(self, staging: str) -> None: ...
 
 
+class SeesNoStaging(FileStorage):
+    """Answers for committed checkpoints only."""
+
+    def exists(self, key: str) -> bool:
+        return not key.startswith(".") and super().exists(key)
+
+
 class IgnoresRanges(FileStorage):
     def read(self, key: str, start: int = 0, count: int | None = None) -> bytes:
         return super().read(key)
@@ -91,6 +98,7 @@ class KeepsRetired(FileStorage):
         (CreatesOnRead, contract.check_nothing_there, "has names"),
         (HidesErrors, contract.check_nothing_there, "read of a missing key raises no FileNotFoundError"),
         (WritesInPlace, contract.check_commit, "before its commit"),
+        (SeesNoStaging, contract.check_several_writers, "another rank has written"),
         (IgnoresRanges, contract.check_ranges, "read\\("),
         (GuessesSizes, contract.check_ranges, "the size of .* is 1048576"),
         (Replaces, contract.check_no_commit_replaces, "raises no FileExistsError"),
