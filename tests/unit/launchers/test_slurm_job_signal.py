@@ -79,7 +79,8 @@ def test_the_script_hands_the_signal_on_and_keeps_the_steps_code(
         time.sleep(0.1)
         shell.send_signal(signal.SIGUSR1)
         output = shell.communicate(timeout=30)[0].decode()
-    assert [call for call in commands.calls if call.startswith("scancel")] == ["scancel --signal=USR2 7"]
+    calls = [call for call in commands.calls if call.startswith("scancel")]
+    assert calls == ["scancel --signal=USR2 7"], (shell.returncode, output, commands.calls)
     # 128 and more without a verdict is a lost node: requeued.
     requeued = any(call.startswith("scontrol requeue") for call in commands.calls)
     assert requeued == (srun_code == 138), output
