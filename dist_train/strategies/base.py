@@ -24,6 +24,11 @@ def is_for_one_process(strategy: object) -> bool:
     return bool(getattr(strategy, "one_process", False))
 
 
+def places_model(strategy: object) -> bool:
+    """Whether `wrap` takes the model where it was built (`places_model`, which may be left out)."""
+    return bool(getattr(strategy, "places_model", False))
+
+
 def place_of(strategy: object, options: StrategyOptions, rank: int, world_size: int) -> Place:
     """Where a strategy puts this rank: `place(options, rank, world_size)`, which may be left out.
 
@@ -68,7 +73,8 @@ class Strategy(Protocol):
 
     `averages` guarantees that gradients come out as the mean over ranks: the weighting of uneven
     batches relies on it. A strategy for a single process sets `one_process = True`: it refuses
-    several ranks, and with one rank it is not replaced by `single`.
+    several ranks, and with one rank it is not replaced by `single`. With `places_model = True` the model
+    comes to `wrap` where it was built, and not on run.device.
     """
 
     name: str

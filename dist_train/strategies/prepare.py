@@ -15,7 +15,13 @@ from dist_train.distributed.run import Run, current
 from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
-from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of
+from dist_train.strategies.base import (
+    Strategy,
+    StrategyOptions,
+    is_for_one_process,
+    place_of,
+    places_model,
+)
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.unwrap import find_ddp, is_wrapped
@@ -62,7 +68,8 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
     refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
-    wrapped = _hooked(chosen.wrap(model.to(run.device), run, checked), chosen, run)
+    placed = model if places_model(chosen) else model.to(run.device)
+    wrapped = _hooked(chosen.wrap(placed, run, checked), chosen, run)
     run.seed_this_rank()
     return wrapped
 

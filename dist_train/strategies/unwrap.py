@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from dist_train.distributed.parameter_shards import sharded_modules
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside DDP, DataParallel and torch.compile, in whatever order they were applied."""
@@ -30,7 +32,9 @@ def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def is_wrapped(model: nn.Module) -> bool:
-    """Whether the model is inside DDP or DataParallel already."""
+    """Whether the model is inside DDP or DataParallel already, or sharded."""
+    if sharded_modules(model):
+        return True
     while not isinstance(model, DistributedDataParallel | DataParallel):
         original = model._modules.get("_orig_mod")
         if original is None:

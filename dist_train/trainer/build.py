@@ -35,7 +35,7 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
-from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of
+from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of, places_model
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
@@ -240,7 +240,7 @@ def _wrapped_model(
     refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
-    moved = model.to(run.device)
+    moved = model if places_model(strategy) else model.to(run.device)
     if config.trainer.channels_last:
         moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made = None

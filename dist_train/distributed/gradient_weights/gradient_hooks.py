@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as torch_dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
+from dist_train.distributed.parameter_shards import accumulating_parameters, own_part
 from dist_train.errors import UsageError
 
 # Factor by which a gradient is multiplied; None leaves it alone, 0.0 makes it zero even where infinite.
@@ -32,7 +34,10 @@ class ModuleGradients:
     def __init__(
         self, module: nn.Module, factor: Callable[[ModuleGradients], Factor], seen: Callable[[bool], bool]
     ) -> None:
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        pairs = accumulating_parameters(module)
+        self.parameters = [own for own, _ in pairs]
+        # Where a backward pass adds: of a sharded parameter, the whole one.
+        self._accumulating = [whole for _, whole in pairs]
         # Total of the calls of run.backward whose gradients are in `.grad`, on the device; None: no call.
         self.units: torch.Tensor | None = None
         # More than one loss with units of its own is in `.grad`, or a gradient that had no units.
@@ -40,6 +45,7 @@ class ModuleGradients:
         # DDP exchanges the gradients of one backward pass after each forward pass of the wrapper.
         self._counted = isinstance(module, DistributedDataParallel) and not module.static_graph
         self._version = -1
+        self._sharded = any(own is not whole for own, whole in pairs)
         self._factor = factor
         self._installed: dict[int, tuple[Any, Any]] = {}
         # The hooks should be there, and some parameter was frozen when they were installed.
@@ -68,7 +74,7 @@ class ModuleGradients:
             factor = owner._factor(owner)
             return None if factor is None else (_scaled(grad, factor),)
 
-        for place, parameter in enumerate(self.parameters):
+        for place, parameter in enumerate(self._accumulating):
             if not parameter.requires_grad:
                 self._incomplete = True
             elif place not in self._installed:
@@ -119,7 +125,7 @@ class ModuleGradients:
         Returns:
             This call's part of the units, by which its gradient is multiplied; None: it is all of them.
         """
-        grads = [p.grad for p in self.parameters if p.grad is not None]
+        grads = self._gradients()
         if not grads:
             self.forget()
         if self.units is None:
@@ -135,15 +141,26 @@ class ModuleGradients:
 
     def remember_version(self) -> None:
         """Note the state of the gradients at the end of a call of run.backward."""
-        grad = next((p.grad for p in self.parameters if p.grad is not None), None)
+        grad = next(iter(self._gradients()), None)
         self._version = -1 if grad is None else grad._version
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """This rank's parts, and those of sharded parameters that are not reduced yet."""
+        both = {id(p): p for p in (*self.parameters, *self._accumulating)}.values()
+        return [own_part(p.grad) for p in both if p.grad is not None]
 
     def _still_there(self, grads: list[torch.Tensor]) -> torch.Tensor | float:
         """0 where zero_grad(set_to_none=False) has cleared the gradients since; decided on the device."""
         if grads[0]._version == self._version:
             return 1.0
         largest = [norm.double() for norm in torch._foreach_norm(_strided(grads), float("inf"))]
-        return (torch.stack(largest).amax() != 0).double() if largest else 1.0
+        if not (largest or self._sharded):
+            return 1.0
+        found = torch.stack(largest).amax() if largest else torch.zeros((), device=grads[0].device).double()
+        if self._sharded:
+            # A rank's own parts may all be zero.
+            torch_dist.all_reduce(found, torch_dist.ReduceOp.MAX)
+        return (found != 0).double()
 
 
 class _Probe:

@@ -1,0 +1,135 @@
+"""Parameters that are spread over ranks (DTensor): their own parts, gradients, and norm over all ranks.
+
+torch.distributed.tensor takes half a second to import, and is not imported here: where nobody has, there is
+no such parameter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+import torch
+import torch.distributed as torch_dist
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+
+def is_sharded(tensor: object) -> TypeGuard[DTensor]:
+    """Whether a tensor is a DTensor."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(tensor, kind)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor: all of a plain one."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def number_of_parts(tensor: Tensor) -> int:
+    """Return into how many different parts a tensor is cut; 1 for a plain one."""
+    if not is_sharded(tensor):
+        return 1
+    parts = 1
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_shard():
+            parts *= tensor.device_mesh.size(dimension)
+    return parts
+
+
+def sharded_modules(module: nn.Module) -> list[FSDPModule]:
+    """Return the modules inside, itself included, that fully_shard has made units."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return [] if kind is None else [part for part in module.modules() if isinstance(part, kind)]
+
+
+def reshard(module: nn.Module) -> None:
+    """Give every module its own part of each parameter again.
+
+    After a forward pass without a backward pass some hold whole ones, whose changes would be lost.
+    """
+    for part in sharded_modules(module):
+        part.reshard()
+
+
+def gather_after(module: nn.Module) -> None:
+    """Reshard a sharded module after each forward pass that no backward pass follows."""
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            reshard(module)
+
+    module.register_forward_hook(after)
+
+
+def accumulating_parameters(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Return each trained parameter with the one to which a backward pass adds its gradient.
+
+    They are the same but in a sharded module: there the gradient is that of the whole parameter, before it
+    is reduced. Collective, then: each unit is gathered once, and freed again.
+    """
+    pairs: dict[int, tuple[nn.Parameter, nn.Parameter]] = {
+        id(parameter): (parameter, parameter) for parameter in module.parameters()
+    }
+    for part in sharded_modules(module):
+        owned = _slots(cast("nn.Module", part))
+        before = [getattr(owner, name) for owner, name in owned]
+        part.unshard()
+        after = [getattr(owner, name) for owner, name in owned]
+        part.reshard()
+        for own, whole in zip(before, after, strict=True):
+            if whole is not own:
+                pairs[id(own)] = (own, whole)
+    return [pair for pair in pairs.values() if pair[0].requires_grad]
+
+
+def _slots(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    return [
+        (owner, name)
+        for owner in module.modules()
+        for name, parameter in owner._parameters.items()
+        if parameter is not None
+    ]
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The norm of all gradients over all ranks, float64, each element counted once (collective).
+
+    torch's clip_grad_norm_ refuses parameters of unlike meshes, and counts what is replicated on some of them
+    wrongly (https://github.com/pytorch/pytorch/issues/180346).
+    """
+    world_size = torch_dist.get_world_size() if torch_dist.is_initialized() else 1
+    gradients = [(number_of_parts(p), own_part(p.grad)) for p in parameters if p.grad is not None]
+    total = torch.zeros((), dtype=torch.float64, device=_exchange_device(gradients))
+    for parts, gradient in gradients:
+        # Replicas on the world, which a mesh of one dimension of it does not know.
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+        total += norm.pow(2).to(total.device) * (parts / world_size)
+    if world_size > 1:
+        torch_dist.all_reduce(total)
+    return total.sqrt()
+
+
+def _exchange_device(gradients: list[tuple[int, Tensor]]) -> torch.device:
+    if torch_dist.is_initialized() and "nccl" in torch_dist.get_backend():
+        return torch.device("cuda", torch.cuda.current_device())
+    return gradients[0][1].device if gradients else torch.device("cpu")
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale all gradients to a norm of at most max_norm over all ranks; return the norm before (collective)."""
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = gradient_norm(trained)
+    # As torch's clip_grad_norm_: always a product, so that the host does not wait for the device.
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for parameter in trained:
+        assert parameter.grad is not None
+        gradient = own_part(parameter.grad)
+        gradient.mul_(factor.to(device=gradient.device, dtype=gradient.dtype))
+    return norm
