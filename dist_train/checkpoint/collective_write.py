@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.manifest import Manifest, names_of
 from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
 from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
+from dist_train.checkpoint.sharded_state import ShardedState
 from dist_train.checkpoint.snapshot_writer import StagedCheckpoint, write_failed
 from dist_train.checkpoint.state.per_rank_state import OwnState, gather_on_rank_zero
 from dist_train.checkpoint.state.snapshot import Snapshot
@@ -17,6 +18,8 @@ from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
+    import torch
+
     from dist_train.distributed.control_group import Control, JsonValue
 
 
@@ -38,17 +41,53 @@ class RankZeroWork:
     after: int | None
 
 
+@dataclass(frozen=True)
+class RankShare:
+    """What each rank writes itself.
+
+    Args:
+        rank: this one.
+        own: its PerRank entries; rank 0's are written with what it holds for all.
+        sharded: its parts of sharded tensors.
+    """
+
+    rank: int
+    own: OwnState
+    sharded: ShardedState
+
+    @property
+    def is_written_together(self) -> bool:
+        """Whether another rank than rank 0 writes, or rank 0 parts of sharded tensors."""
+        return bool(self.own.writers) or any(count is not None for count in self.sharded.bytes_of_ranks)
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Of the PerRank entries, what is not written already."""
+        return self.own.tensors if self.rank else {}
+
+    @property
+    def bytes_here(self) -> int:
+        """Of this rank."""
+        own = self.own.bytes_of_ranks[self.rank] or 0 if self.rank else 0
+        return own + (self.sharded.bytes_of_ranks[self.rank] or 0 if self.sharded.bytes_of_ranks else 0)
+
+    @property
+    def bytes_everywhere(self) -> int:
+        """Of all ranks, but for what rank 0 holds for all."""
+        return self.own.others_bytes + sum(count or 0 for count in self.sharded.bytes_of_ranks)
+
+
 def write_collectively(
-    control: Control, storage: CheckpointStorage, own: OwnState, work: RankZeroWork
+    control: Control, storage: CheckpointStorage, share: RankShare, work: RankZeroWork
 ) -> JsonValue:
     """Write and commit a checkpoint; return the value of `work.committed` on every rank (collective).
 
     Raises:
         CheckpointWriteError: on every rank; nothing was committed, nothing is left behind, older ones stay.
     """
-    if not own.writers:
+    if not share.is_written_together:
         return on_rank_zero_for_long(control, lambda: _write_alone(storage, work))
-    return _write_together(control, storage, own, work)
+    return _write_together(control, storage, share, work)
 
 
 def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
@@ -62,15 +101,16 @@ def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
 
 
 def _write_together(
-    control: Control, storage: CheckpointStorage, own: OwnState, work: RankZeroWork
+    control: Control, storage: CheckpointStorage, share: RankShare, work: RankZeroWork
 ) -> JsonValue:
     of_rank_zero: list[tuple[Snapshot, StagedCheckpoint]] = []
-    needed = own.bytes_of_ranks[control.rank] or 0
-    with hash_threads(work.data_bytes if control.is_main else needed) as threads:
+    parts_of_rank_zero: list[WrittenFiles] = []
+    needed = share.bytes_here
+    with hash_threads(needed + (work.data_bytes if control.is_main else 0)) as threads:
 
         def begin() -> JsonValue:
             snapshot = work.snapshot()
-            staged = StagedCheckpoint(storage, snapshot, own.others_bytes)
+            staged = StagedCheckpoint(storage, snapshot, share.bytes_everywhere)
             of_rank_zero.append((snapshot, staged))
             staged.begin()
             return staged.staging
@@ -78,9 +118,14 @@ def _write_together(
         def write() -> bytes:
             if control.is_main:
                 of_rank_zero[0][1].write(threads)
-                return b""
             try:
-                return write_own_files(storage, str(staging), own.tensors, threads).to_bytes()
+                written = write_own_files(
+                    storage, str(staging), share.rank, share.tensors, share.sharded.parts, threads
+                )
+                if control.is_main:
+                    parts_of_rank_zero.append(written)
+                    return b""
+                return written.to_bytes()
             except FileNotFoundError as error:
                 raise _not_shared(storage, 0, str(staging), control.rank, "created") from error
             except OSError as error:
@@ -91,7 +136,7 @@ def _write_together(
             others = [WrittenFiles.from_bytes(raw) for raw in written]
             for rank, files in enumerate(others, 1):
                 _check_seen(storage, staged.staging, rank, files)
-            manifest = staged.publish(others, work.after)
+            manifest = staged.publish([*parts_of_rank_zero, *others], work.after)
             return work.committed(snapshot, manifest)
 
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dist_train.checkpoint.agreement import on_every_rank, with_all_ranks
-from dist_train.checkpoint.collective_write import RankZeroWork, write_collectively
+from dist_train.checkpoint.collective_write import RankShare, RankZeroWork, write_collectively
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
@@ -25,6 +25,7 @@ from dist_train.checkpoint.run_context import (
     warn_of_differences,
 )
 from dist_train.checkpoint.save_results import Committed, Restored
+from dist_train.checkpoint.sharded_state import ShardedState, refuse_unlike_sharding, share_out
 from dist_train.checkpoint.snapshot_writer import write_failed
 from dist_train.checkpoint.state.collect import CollectedState, collect, contiguous_on_host, refuse_unstorable
 from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
@@ -181,10 +182,13 @@ class CheckpointManager:
         collected, own_names = with_all_ranks(
             control, lambda: self._collected(without_pending_gradients(state)), names_of_entries
         )
-        refuse_unlike_entries(step, own_names)
+        names, sharded = zip(*own_names, strict=True)
+        refuse_unlike_entries(step, names)
+        is_sharded = refuse_unlike_sharding(step, sharded)
         # The last of the user's code: what it draws or changes is compared and saved.
         own_state = gather_contents(control, collected)
         compared = compare_replicas(control, step, collected)
+        shards = share_out(control, step, collected) if is_sharded else ShardedState()
         own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, compared.differing))
         per_rank = gather_per_rank(control, own)
         if data is None and not (epoch or samples_in_epoch or samples_total):
@@ -195,11 +199,12 @@ class CheckpointManager:
             per_rank |= own_state.tensors
         work = RankZeroWork(
             data_bytes=sum(tensor.nbytes for tensor in collected.tensors.values()),
-            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score, compared),
+            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score, compared, shards),
             committed=self._committed,
             after=self._went_on_from,
         )
-        answer = write_collectively(control, self.storage, own_state, work)
+        share = RankShare(control.rank, own_state, shards)
+        answer = write_collectively(control, self.storage, share, work)
         assert isinstance(answer, dict)
         hashes, name = {key: str(value) for key, value in answer.items()}, step_name(step)
         committed = Committed(
@@ -228,13 +233,16 @@ class CheckpointManager:
         position: DataPosition,
         score: float | None,
         compared: Compared,
+        shards: ShardedState,
     ) -> Snapshot:
         self._process_writer.begin_save()
         attempt = self.begin_attempt()
         context = save_context(
             self.control, self._run_id, attempt, self._strategy, self._config_xxh3, self._determinism
         )
-        return take_snapshot(step, collected, per_rank, context, position, score, compared.digests)
+        return take_snapshot(
+            step, collected, per_rank, context, position, score, compared.digests, shards.facts
+        )
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> JsonValue:
         self._went_on_from = snapshot.step

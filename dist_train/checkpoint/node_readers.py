@@ -19,7 +19,8 @@ from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.format.node_memory import SharedMemory, machine_of_this_process, open_offer
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.store.find_latest import load_exact, reading, see_exact
-from dist_train.checkpoint.store.reader import LoadedCheckpoint
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, in_memory_and_sharded
+from dist_train.checkpoint.store.sharded_reader import files_of_parts
 from dist_train.checkpoint.store.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class NodeReaders:
         """Return where this rank, a reader, puts a checkpoint: memory for the node, if it has more ranks."""
         if self.of_ranks.count(self.control.rank) > 1:
             try:
-                return SharedMemory(sum(entry.bytes for entry in manifest.files), len(manifest.tensors))
+                return SharedMemory(_bytes_of_whole(manifest), len(manifest.tensors))
             except OSError as error:
                 logger.warning("every rank of this node reads the checkpoint: no shared memory: %s", error)
         return OwnMemory()
@@ -98,7 +99,7 @@ class NodeReaders:
         def take() -> LoadedCheckpoint:
             if isinstance(mine, LoadedCheckpoint):
                 return mine
-            taken = _take(offers[self.reader], open_storage().locate(name), name, mine)
+            taken = _take(offers[self.reader], open_storage(), name, mine)
             return load() if taken is None else taken
 
         loaded = on_every_rank(self.control, take)
@@ -113,6 +114,11 @@ def find_readers(control: Control) -> NodeReaders:
     return NodeReaders(control, tuple(places.index(place) for place in places))
 
 
+def _bytes_of_whole(manifest: Manifest) -> int:
+    of_parts = files_of_parts(manifest)
+    return sum(entry.bytes for entry in manifest.files if entry.name not in of_parts)
+
+
 def _place(rank: int) -> JsonValue:
     place = machine_of_this_process()
     return rank if place is None else place  # alone, as far as is known
@@ -122,13 +128,15 @@ def _offer(loaded: LoadedCheckpoint) -> JsonValue:
     if loaded.shared is None:
         return None
     try:
-        return loaded.shared.offer(loaded.tensors, [dict(loaded.entries), dict(loaded.reserved)])
+        return loaded.shared.offer(loaded.tensors.in_memory, [dict(loaded.entries), dict(loaded.reserved)])
     except OSError as error:
         logger.warning("every rank of this node reads the checkpoint: its memory is not shared: %s", error)
         return None
 
 
-def _take(offer: JsonValue, location: str, name: str, manifest: Manifest) -> LoadedCheckpoint | None:
+def _take(
+    offer: JsonValue, storage: CheckpointStorage, name: str, manifest: Manifest
+) -> LoadedCheckpoint | None:
     if not isinstance(offer, list):
         return None  # the reader has said why
     try:
@@ -138,4 +146,5 @@ def _take(offer: JsonValue, location: str, name: str, manifest: Manifest) -> Loa
             "this rank reads the checkpoint itself: it cannot map what another has read: %s", error
         )
         return None
-    return LoadedCheckpoint(name, location, manifest, tensors, entries, reserved, is_shared=True)
+    found = in_memory_and_sharded(storage, name, manifest, tensors)
+    return LoadedCheckpoint(name, storage.locate(name), manifest, found, entries, reserved, is_shared=True)

@@ -6,20 +6,22 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from dist_train.checkpoint.format.block_hashes import file_entry
+from dist_train.checkpoint.format.boxes import Box, tiling_fault
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.hash_threads import HashThreads
-from dist_train.checkpoint.format.hashing import Digested, digested, start_digests
+from dist_train.checkpoint.format.hashing import Digested, digest_of_parts, digested, start_digests
 from dist_train.checkpoint.format.layout import TENSOR_FILE, blocks_name
 from dist_train.checkpoint.format.manifest import FileEntry
 from dist_train.checkpoint.format.tensor_bytes import dtype_name, host
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
-from dist_train.checkpoint.format.tensor_file import TensorFile
-from dist_train.checkpoint.store.reader import PREFIX
+from dist_train.checkpoint.format.tensor_file import PREFIX, TensorFile
 from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.errors import CheckpointError
 from dist_train.jobs.frozen_imports import without_collector
 
 _RANKS = "ranks"
@@ -46,11 +48,27 @@ class PlannedFile:
     content: TensorFile
 
 
+@dataclass(frozen=True)
+class PartToWrite:
+    """A part of a sharded tensor that one rank writes.
+
+    Args:
+        shape: of the whole tensor.
+        box: which part of it.
+        values: the part.
+    """
+
+    shape: tuple[int, ...]
+    box: Box
+    values: torch.Tensor
+
+
 @without_collector()
 def plan_files(
     tensors: Mapping[str, torch.Tensor],
     views: Mapping[str, memoryview],
     known: Collection[str] = (),
+    of_rank: int | None = None,
 ) -> list[PlannedFile]:
     """Plan the files of one rank.
 
@@ -58,6 +76,7 @@ def plan_files(
         tensors: manifest key -> `host` tensor.
         views: manifest key -> its bytes.
         known: the keys of those whose digests are known.
+        of_rank: the tensors are this rank's parts of sharded ones.
     """
     parts: dict[str, list[str]] = {}
     for key in tensors:
@@ -71,7 +90,8 @@ def plan_files(
         # What a thread fills meanwhile: all else is equal on all ranks, so that nothing may change it.
         content = TensorFile(named, {"format": "pt", PREFIX: prefix}, plain, in_use=_is_own(part))
         undigested = {key: views[key] for key in keys if key not in known}
-        files.append(PlannedFile(part + TENSOR_FILE, tuple(keys), undigested, content))
+        name = part if of_rank is None else f"{part}.rank{of_rank}"
+        files.append(PlannedFile(name + TENSOR_FILE, tuple(keys), undigested, content))
     return files
 
 
@@ -87,34 +107,55 @@ def _part(key: str) -> str:
     return _RANKS if _is_own(first) else first
 
 
+class WrittenPart(NamedTuple):
+    """A part of a sharded tensor that was written: its place, and XXH3-128 of its bytes."""
+
+    dtype: str
+    shape: list[int]
+    shard: Shard
+    digest: bytes
+
+    @property
+    def box(self) -> Box:
+        """Which part of the tensor."""
+        return Box(tuple(self.shard.offset), tuple(self.shard.shape))
+
+
 @dataclass(frozen=True)
 class WrittenFiles:
     """What the manifest says of the files of one rank.
 
     Args:
         files: their entries.
-        tensors: manifest key -> entry, of the tensors in them.
-        digests: manifest key -> digest.
+        tensors: manifest key -> entry, of the whole tensors in them.
+        digests: manifest key -> digest, of the same.
+        parts: manifest key -> this rank's part of a sharded tensor.
     """
 
     files: tuple[FileEntry, ...]
     tensors: Mapping[str, TensorEntry]
     digests: Mapping[str, Digested]
+    parts: Mapping[str, WrittenPart]
 
     def to_bytes(self) -> bytes:
         """Return what rank 0 gets."""
         tensors = {key: [entry, self.digests[key].digest.hex()] for key, entry in self.tensors.items()}
-        return json.dumps([[file.model_dump() for file in self.files], tensors]).encode()
+        parts = {key: [*part[:3], part.digest.hex()] for key, part in self.parts.items()}
+        return json.dumps([[file.model_dump() for file in self.files], tensors, parts]).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> WrittenFiles:
         """Return what another rank has sent."""
-        files, found = json.loads(raw)
+        files, found, cut = json.loads(raw)
         tensors, digests = {}, {}
         for key, ((dtype, shape, shards, digest), own) in found.items():
             tensors[key] = TensorEntry(dtype, shape, [Shard(*shard) for shard in shards], digest)
             digests[key] = Digested(dtype, shape, bytes.fromhex(own))
-        return cls(tuple(FileEntry.model_validate(file) for file in files), tensors, digests)
+        parts = {
+            key: WrittenPart(dtype, shape, Shard(*shard), bytes.fromhex(digest))
+            for key, (dtype, shape, shard, digest) in cut.items()
+        }
+        return cls(tuple(FileEntry.model_validate(file) for file in files), tensors, digests, parts)
 
 
 def write_file(
@@ -168,20 +209,64 @@ def place(
 
 
 def write_own_files(
-    storage: CheckpointStorage, staging: str, tensors: Mapping[str, torch.Tensor], threads: HashThreads
+    storage: CheckpointStorage,
+    staging: str,
+    rank: int,
+    tensors: Mapping[str, torch.Tensor],
+    parts: Mapping[str, PartToWrite],
+    threads: HashThreads,
 ) -> WrittenFiles:
-    """Write what a rank above 0 holds.
+    """Write what one rank holds: its own state, and its parts of sharded tensors.
 
     Args:
         storage: where to.
         staging: what rank 0 has created there.
+        rank: this one.
         tensors: manifest key -> tensor.
+        parts: manifest key -> part.
         threads: hash what is written next.
     """
     on_host = {key: host(tensor) for key, tensor in tensors.items()}
+    cut = {key: host(part.values) for key, part in parts.items()}
     files = plan_files(on_host, byte_views(on_host))
-    written = [write_file(storage, staging, file, threads) for file in files]
+    files_of_parts = plan_files(cut, byte_views(cut), of_rank=rank)
+    written = [write_file(storage, staging, file, threads) for file in (*files, *files_of_parts)]
     digests = {key: digest for _, wait in written for key, digest in wait().items()}
+    file_of = {key: file.name for file in files_of_parts for key in file.keys}
     return WrittenFiles(
-        tuple(entry for entry, _ in written), place(files, on_host, {}), digested(on_host, digests)
+        tuple(entry for entry, _ in written),
+        place(files, on_host, {}),
+        digested(on_host, digests),
+        {
+            key: WrittenPart(
+                dtype_name(part.values.dtype),
+                [*part.shape],
+                Shard(file_of[key], [*part.box.offset], [*part.box.shape]),
+                digests[key],
+            )
+            for key, part in parts.items()
+        },
     )
+
+
+def join_parts(
+    key: str, parts: Sequence[WrittenPart], whole_digest: bytes | None
+) -> tuple[TensorEntry, Digested]:
+    """Return the entry of a sharded tensor and its digest, from what the ranks have written of it.
+
+    Args:
+        key: its name in the manifest.
+        parts: of all ranks.
+        whole_digest: XXH3-128 of the whole tensor's bytes, of a weight.
+
+    Raises:
+        CheckpointError: they do not make it whole.
+    """
+    ordered = sorted(parts, key=lambda part: part.box)
+    dtype, shape = ordered[0].dtype, ordered[0].shape
+    if fault := tiling_fault(shape, [part.box for part in ordered]):
+        raise CheckpointError(f"what was written of '{key}' does not make the tensor: {fault}")
+    digest = whole_digest or digest_of_parts({part.box: part.digest for part in ordered})
+    stored = "" if whole_digest is None else whole_digest.hex()
+    entry = TensorEntry(dtype, shape, [part.shard for part in ordered], stored)
+    return entry, Digested(dtype, shape, digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -12,7 +13,16 @@ from dist_train.checkpoint.format.hashing import digested
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, staging_name
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_entries import TensorEntry
-from dist_train.checkpoint.rank_files import WrittenFiles, listed, place, plan_files, put, write_file
+from dist_train.checkpoint.rank_files import (
+    WrittenFiles,
+    WrittenPart,
+    join_parts,
+    listed,
+    place,
+    plan_files,
+    put,
+    write_file,
+)
 from dist_train.checkpoint.state.snapshot import Snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, note_written
 from dist_train.checkpoint.store.commit import publish
@@ -34,7 +44,7 @@ class StagedCheckpoint:
     Args:
         storage: where to.
         snapshot: what rank 0 holds.
-        others_bytes: of the files that other ranks will write.
+        others_bytes: of what is written besides: other ranks' files, and parts of sharded tensors.
     """
 
     def __init__(self, storage: CheckpointStorage, snapshot: Snapshot, others_bytes: int = 0) -> None:
@@ -75,7 +85,7 @@ class StagedCheckpoint:
         """Commit; return the manifest that is there in the end (an equal one may have been there).
 
         Args:
-            others: what the other ranks have written.
+            others: what was written besides.
             after: the step that the run went on from, as `store.commit.publish` takes it.
         """
         storage, snapshot = self._storage, self._snapshot
@@ -93,12 +103,18 @@ class StagedCheckpoint:
         own = {key: digest for wait in self._digests for key, digest in wait().items()}
         own |= snapshot.digests
         digests = digested(snapshot.tensors, own)
-        weights = {key: digests[key].digest.hex() for key in snapshot.weights.values()}
+        whole = {key for key in snapshot.weights.values() if key in digests}
+        weights = {key: digests[key].digest.hex() for key in whole}
         placed: dict[str, TensorEntry] = place(self._files, snapshot.tensors, weights)
+        parts: dict[str, list[WrittenPart]] = defaultdict(list)
         for other in others:
             entries += other.files
             placed |= other.tensors
             digests |= other.digests
+            for key, part in other.parts.items():
+                parts[key].append(part)
+        for key, of_ranks in parts.items():
+            placed[key], digests[key] = join_parts(key, of_ranks, snapshot.whole_digests.get(key))
         return snapshot.manifest(placed, entries, digests).sealed_bytes()
 
     def discard(self) -> None:

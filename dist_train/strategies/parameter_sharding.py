@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as torch_dist
 from pydantic import Field
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from dist_train.distributed.parameter_shards import clip_gradients, gather_after, reshard, sharded_modules
 from dist_train.distributed.run import Run
@@ -94,7 +100,7 @@ def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iter
     for buffer in model.buffers():
         buffer.data = buffer.data.to(run.device)
     # A parameter may take no part in a step on some ranks: all of them must reduce equally much.
-    model.set_reduce_scatter_unused_params(True)
+    cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
     gather_after(model)
     if options.broadcast_buffers and run.world_size > 1:
         model.register_forward_pre_hook(_take_buffers)
@@ -169,5 +175,6 @@ def _take_buffers(module: nn.Module, args: Any) -> None:
         flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
         torch_dist.broadcast(flat, src=0)
         with torch.no_grad():
-            for buffer, value in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+            values = torch.split(flat, [buffer.numel() for buffer in buffers])
+            for buffer, value in zip(buffers, values, strict=True):
                 buffer.copy_(value.view_as(buffer))

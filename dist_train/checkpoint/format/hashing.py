@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import xxhash
 
+from dist_train.checkpoint.format.boxes import Box
 from dist_train.checkpoint.format.byte_views import byte_views
 from dist_train.checkpoint.format.hash_threads import HashThreads
 from dist_train.checkpoint.format.hashing_v1 import stream_hash
@@ -23,6 +24,7 @@ VERSION = 2
 # Digested by one thread at a time, so that all have something to do.
 _SHARE_BYTES = 16 << 20
 _WEIGHTS, _STATE = b"dist-train weights 2\0", b"dist-train state 2\0"
+_PARTS = b"dist-train parts 2\0"
 
 # Of each tensor by its name: XXH3-128 of its bytes.
 Digests = Mapping[str, bytes]
@@ -98,6 +100,14 @@ def _shares(views: Mapping[str, memoryview]) -> Iterable[dict[str, memoryview]]:
             share, size = {}, 0
     if share:
         yield share
+
+
+def digest_of_parts(parts: Mapping[Box, bytes]) -> bytes:
+    """Return a digest of a tensor from those of its parts: for `state_hash`, which depends on the cut."""
+    stream = xxhash.xxh3_128(_PARTS)
+    for box in sorted(parts):
+        stream.update(f"{box.offset}{box.shape}\0".encode() + parts[box])
+    return stream.digest()
 
 
 def _combined(mark: bytes, entries: Mapping[str, Digested]) -> xxhash.xxh3_128:

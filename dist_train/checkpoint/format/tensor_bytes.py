@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import CheckpointError
 
 # safetensors' names for torch's element types.
@@ -59,6 +60,10 @@ def check_storable(key: str, tensor: torch.Tensor) -> None:
     """
     if torch.nn.parameter.is_lazy(tensor):
         raise CheckpointError(f"'{key}' has no shape yet", hint="run one forward before the first save")
+    if is_sharded(tensor):
+        if any(placement.is_partial() for placement in tensor.placements):
+            raise CheckpointError(f"'{key}' is not added up over the ranks yet ({tensor.placements})")
+        tensor = tensor.to_local()
     kind = type(tensor)
     plain = kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":

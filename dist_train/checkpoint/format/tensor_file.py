@@ -28,6 +28,8 @@ ALIGN = 8
 METADATA = "__metadata__"
 # In the header's metadata: which tensors of pairs are complex numbers.
 COMPLEX128 = "__complex128__"
+# In the header's metadata: what the manifest keys of the tensors begin with, besides their names in the file.
+PREFIX = "prefix"
 # safetensors itself refuses longer headers.
 MAX_HEADER = 100_000_000
 # Hashed in one thread and written in one call, while it is still in the processor's cache.
@@ -155,7 +157,7 @@ def read_tensors(
     Raises:
         DamagedCheckpoint: the file is not a safetensors file, or a block does not match.
     """
-    header = _read_header(reader.name, reader.size, reader.read_into)
+    header = read_header(reader.name, reader.size, reader.read_into)
     tensors = _fill(header, reader.read_later, memory or OwnMemory())
     reader.finish()
     return header, tensors
@@ -172,7 +174,7 @@ def read_unverified(stream: ByteStream, name: str) -> tuple[Header, dict[str, to
                 raise DamagedCheckpoint(f"{name} is cut short", file=name)
             start += count
 
-    header = _read_header(name, stream.size, read_into)
+    header = read_header(name, stream.size, read_into)
     return header, _fill(header, read_into, OwnMemory())
 
 
@@ -182,7 +184,12 @@ def _fill(header: Header, read_into: ReadInto, memory: TensorMemory) -> dict[str
     return dict(zip(header.tensors, memory.fill(kinds, read_into), strict=True))
 
 
-def _read_header(name: str, size: int, read_into: Callable[[memoryview], None]) -> Header:
+def read_header(name: str, size: int, read_into: Callable[[memoryview], None]) -> Header:
+    """Read the head of a file of `size` bytes, of which `read_into` gives the next ones.
+
+    Raises:
+        DamagedCheckpoint: it is not a safetensors file.
+    """
     length_box = bytearray(8)
     if size < len(length_box):
         raise _malformed(name, f"{size} bytes are too few")

@@ -19,6 +19,7 @@ from dist_train.checkpoint.state.encoding import encode
 from dist_train.checkpoint.state.module_state import module_state, parameter_names
 from dist_train.checkpoint.state.optimizers import encode_optimizer
 from dist_train.checkpoint.state.per_rank import PerRank, encode_per_rank
+from dist_train.checkpoint.state.sharded_tensors import ShardedTensor, take_out_sharded
 from dist_train.errors import CheckpointError
 from dist_train.jobs.frozen_imports import without_collector
 
@@ -45,6 +46,7 @@ class CollectedState:
         local_buffers: buffers outside any state_dict, by their name under `rank<r>/buffer/`.
         weights: the names of weights_hash -> manifest key of the stored tensor.
         per_rank: state key -> what is each rank's own; its entry has no content before it is gathered.
+        sharded: state key -> tensors that are spread over ranks, by manifest key; `owned` has none of them.
     """
 
     entries: dict[str, JsonValue] = field(default_factory=dict)
@@ -54,6 +56,12 @@ class CollectedState:
     local_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     per_rank: dict[str, PerRank] = field(default_factory=dict)
+    sharded: dict[str, dict[str, ShardedTensor]] = field(default_factory=dict)
+
+    @property
+    def sharded_tensors(self) -> dict[str, ShardedTensor]:
+        """All sharded tensors by manifest key."""
+        return {key: tensor for part in self.sharded.values() for key, tensor in part.items()}
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -150,6 +158,8 @@ def collect(state: Mapping[str, Any]) -> CollectedState:
         optional: dict[str, JsonValue] = {"optional": True} if is_optional(value) else {}
         out.entries[key] = {"kind": kind, "content": content, **optional}
         refuse_reserved_name(tensors, f"{prefix}/")
+        if sharded := take_out_sharded(tensors):
+            out.sharded[key] = sharded
     return out
 
 

@@ -21,16 +21,29 @@ def not_finite(collected: CollectedState, tensors: Mapping[str, torch.Tensor]) -
     Args:
         tensors: manifest key -> tensor in host memory.
     """
+    return _not_finite(collected, collected.owned, tensors)
+
+
+def parts_not_finite(collected: CollectedState, parts: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """The same of a rank's parts of sharded tensors, by manifest key."""
+    return _not_finite(collected, collected.sharded, parts)
+
+
+def _not_finite(
+    collected: CollectedState,
+    names_of: Mapping[str, Mapping[str, object]],
+    tensors: Mapping[str, torch.Tensor],
+) -> tuple[str, ...]:
     found: list[str] = []
     names = [
         name
-        for key, owned in collected.owned.items()
+        for key, owned in names_of.items()
         if _kind(collected, key) in ("module", "optimizer")
         for name in owned
         if name in tensors
     ]
     finite = _finite_at_once({name: tensors[name] for name in names})
-    for key, owned in collected.owned.items():
+    for key, owned in names_of.items():
         kind = _kind(collected, key)
         for name in owned if kind in ("module", "optimizer") else ():
             if name in finite:

@@ -11,9 +11,14 @@ from torch import nn
 
 from dist_train.checkpoint.format.checkpoint_errors import SHOWN, with_nearest
 from dist_train.checkpoint.format.tensor_bytes import check_storable, dtype_name, host
+from dist_train.checkpoint.state.sharded_tensors import as_spread
+from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.distributed.parameter_shards import is_sharded, reshard
 from dist_train.errors import CheckpointError
 
 COMPILED = "_orig_mod"
+# In memory, or read when it is asked for.
+Stored = torch.Tensor | StoredTensor
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ def module_state(module: nn.Module) -> ModuleState:
         CheckpointError: a tensor that cannot be stored.
     """
     module = unwrap(module)
+    reshard(module)
     whole = {plain_name(name): value for name, value in module.state_dict().items()}
     tensors = {name: value for name, value in whole.items() if isinstance(value, torch.Tensor)}
     buffers = {plain_name(name): value for name, value in module.named_buffers(remove_duplicate=False)}
@@ -66,7 +72,7 @@ def module_state(module: nn.Module) -> ModuleState:
         check_storable(name, tensor)
     return ModuleState(
         tensors=tensors,
-        aliases=tied_names(tensors),
+        aliases=tied_names(tensors, _ids_of_sharded(module)),
         buffers=frozenset(buffers) & frozenset(tensors),
         local_buffers=local,
         extra={name: value for name, value in whole.items() if name not in tensors},
@@ -75,23 +81,40 @@ def module_state(module: nn.Module) -> ModuleState:
 
 def parameter_names(module: nn.Module) -> dict[int, str]:
     """Map id(parameter) to its first name."""
-    return {id(parameter): plain_name(name) for name, parameter in unwrap(module).named_parameters()}
+    plain = unwrap(module)
+    reshard(plain)
+    return {id(parameter): plain_name(name) for name, parameter in plain.named_parameters()}
 
 
-def tied_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Map each name that shares its memory with an earlier name to that name."""
+def _ids_of_sharded(module: nn.Module) -> dict[str, int]:
+    """Of sharded parameters: a rank's part may have no memory, and is tied on all ranks or on none."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {plain_name(name): id(parameter) for name, parameter in parameters if is_sharded(parameter)}
+
+
+def tied_names(
+    tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """Map each name that shares its memory with an earlier name to that name.
+
+    Args:
+        tensors: by name.
+        ids: of those that are told apart by a number, and not by their memory.
+    """
     first: dict[object, str] = {}
     aliases = {}
     for name, tensor in tensors.items():
         if tensor.numel() == 0:
             continue
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        place: object = (ids or {}).get(name)
+        if place is None:
+            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if first.setdefault(place, name) != name:
             aliases[name] = first[place]
     return aliases
 
 
-def fit_module(module: nn.Module, given: Mapping[str, torch.Tensor], label: str) -> dict[str, torch.Tensor]:
+def fit_module(module: nn.Module, given: Mapping[str, Stored], label: str) -> dict[str, Stored]:
     """Return the tensors for every name of the module, after checking that they fit it exactly.
 
     Args:
@@ -121,12 +144,13 @@ def fit_module(module: nn.Module, given: Mapping[str, torch.Tensor], label: str)
     return complete
 
 
-def _hint(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+def _hint(expected: Mapping[str, torch.Tensor], given: Mapping[str, Stored]) -> str:
     shapes = {name: tensor.shape for name, tensor in expected.items()}
     if shapes != {name: tensor.shape for name, tensor in given.items()}:
         return "build the model as it was when the checkpoint was written"
     there, here = (
-        {tensor.dtype for tensor in part.values() if tensor.is_floating_point()} for part in (given, expected)
+        {tensor.dtype for tensor in part.values() if tensor.dtype.is_floating_point}
+        for part in (given, expected)
     )
     if len(there) == len(here) == 1:
         return f"only the precision differs: model.to({there.pop()}), load, then model.to({here.pop()})"
@@ -146,7 +170,7 @@ def _name_problems(current: ModuleState, given: Mapping[str, object]) -> list[st
     return problems
 
 
-def _kind_problems(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
+def _kind_problems(expected: Mapping[str, torch.Tensor], given: Mapping[str, Stored]) -> list[str]:
     problems = []
     for name in sorted(set(expected) & set(given)):
         want, have = expected[name], given[name]
@@ -156,24 +180,30 @@ def _kind_problems(expected: Mapping[str, torch.Tensor], given: Mapping[str, tor
     return problems[:SHOWN] + ([f"and {more} more"] if more > 0 else [])
 
 
-def _kind(tensor: torch.Tensor) -> str:
+def _kind(tensor: Stored) -> str:
     return f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_bits(one: Stored, other: Stored) -> bool:
+    if one is other or (isinstance(one, StoredTensor) and one == other):
+        return True
     same_kind = (one.shape, one.dtype) == (other.shape, other.dtype)
-    flat = [host(tensor).reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    both = [each.read() if isinstance(each, StoredTensor) else each for each in (one, other)]
+    flat = [host(tensor).reshape(-1).view(torch.uint8) for tensor in both]
     return same_kind and torch.equal(flat[0], flat[1])
 
 
-def load_module(module: nn.Module, tensors: Mapping[str, torch.Tensor], extra: Mapping[str, Any]) -> None:
+def load_module(module: nn.Module, tensors: Mapping[str, Stored], extra: Mapping[str, Any]) -> None:
     """Copy what `fit_module` has approved into the module's own memory."""
     target = unwrap(module)
-    given = {**tensors, **extra}
-    names = {plain_name(name): name for name in target.state_dict()}
-    target.load_state_dict(
-        {names[name]: value for name, value in given.items() if name in names}, strict=True
-    )
+    reshard(target)
+    here = target.state_dict()
+    names = {plain_name(name): name for name in here}
+    given: dict[str, Any] = {
+        names[name]: as_spread(value, here[names[name]]) for name, value in tensors.items() if name in names
+    }
+    given |= {names[name]: value for name, value in extra.items() if name in names}
+    target.load_state_dict(given, strict=True)
 
 
 def load_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:

@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from dist_train.checkpoint.format.checkpoint_errors import with_nearest
 from dist_train.checkpoint.state.encoding import decode, encode
+from dist_train.checkpoint.state.sharded_tensors import as_spread
+from dist_train.checkpoint.store.reader import LoadedTensors
 from dist_train.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def load_optimizer(
     optimizer: Optimizer,
     entry: Mapping[str, Any],
     names: Names,
-    stored: Mapping[str, torch.Tensor],
+    stored: LoadedTensors,
     to_keep: Mapping[str, torch.Tensor],
     *,
     keeps_stored: bool = False,
@@ -114,14 +116,18 @@ def load_optimizer(
         optimizer: changed.
         entry: its content in state.json.
         names: id(parameter) -> its name.
-        stored: the checkpoint's tensors.
+        stored: the checkpoint's tensors; sharded ones are read for this rank alone.
         to_keep: the same, for what the optimizer keeps as it is.
         keeps_stored: whether the optimizer may keep the tensors of `stored` themselves: each has memory of
             its own, and nobody else uses it.
     """
     order = group_names(optimizer, names, "optimizer")
     index = {name: number for number, name in enumerate(name for group in order for name in group)}
-    state = {name: _decode_state(value, stored, to_keep) for name, value in entry["state"].items()}
+    parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    state = {
+        name: _decode_state(value, stored, to_keep, parameters.get(name))
+        for name, value in entry["state"].items()
+    }
     groups = []
     for group, mine in zip(entry["param_groups"], order, strict=True):
         groups.append({**decode(group["options"], to_keep), "params": [index[name] for name in mine]})
@@ -133,15 +139,30 @@ def load_optimizer(
 
 
 def _decode_state(
-    value: JsonValue, stored: Mapping[str, torch.Tensor], to_keep: Mapping[str, torch.Tensor]
+    value: JsonValue,
+    stored: LoadedTensors,
+    to_keep: Mapping[str, torch.Tensor],
+    parameter: torch.Tensor | None,
 ) -> Any:
     # _undo_casts copies a parameter's own tensors, one by one; what lies deeper is kept.
     if not isinstance(value, dict) or any(key.startswith("$") for key in value):
         return decode(value, to_keep)
-    return {
-        key: decode(item, stored if isinstance(item, dict) and "$tensor" in item else to_keep)
-        for key, item in value.items()
-    }
+    return {key: _decode_one(item, stored, to_keep, parameter) for key, item in value.items()}
+
+
+def _decode_one(
+    item: JsonValue,
+    stored: LoadedTensors,
+    to_keep: Mapping[str, torch.Tensor],
+    parameter: torch.Tensor | None,
+) -> Any:
+    key = item.get("$tensor") if isinstance(item, dict) else None
+    if not isinstance(key, str):
+        return decode(item, to_keep)
+    if key in stored and parameter is not None and stored.stored(key).shape == parameter.shape:
+        # A moment is spread as its parameter is.
+        return as_spread(stored.stored(key), parameter)
+    return decode(item, stored)
 
 
 @torch.no_grad()

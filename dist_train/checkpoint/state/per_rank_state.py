@@ -80,8 +80,8 @@ class OwnState:
 
 
 def names_of_entries(collected: CollectedState) -> JsonValue:
-    """Return the names of the PerRank entries, as they travel between ranks."""
-    return [*sorted(collected.per_rank)]
+    """Return the names of the PerRank entries, and whether there are sharded tensors, as they travel."""
+    return [[*sorted(collected.per_rank)], bool(collected.sharded)]
 
 
 def refuse_unlike_entries(step: int, names: Sequence[JsonValue]) -> None:

@@ -15,7 +15,9 @@ from dist_train.checkpoint.state.encoding import decode, encode
 from dist_train.checkpoint.state.module_state import fit_module, load_buffers, load_module
 from dist_train.checkpoint.state.optimizers import fit_optimizer, load_optimizer
 from dist_train.checkpoint.state.own_copies import own_copies
+from dist_train.checkpoint.state.sharded_tensors import as_spread
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
+from dist_train.checkpoint.store.sharded_reader import StoredTensor
 from dist_train.errors import CheckpointError
 
 EXTRA = "extra state/"
@@ -57,7 +59,7 @@ def _check_one(key: str, value: Any, state: Mapping[str, Any], loaded: LoadedChe
     elif kind == "optimizer":
         fit_optimizer(value, loaded.entries[key]["content"], names_for(value, state), key)
     elif kind == "tensor":
-        saved = loaded.tensors[f"{prefix_of(key)}/value"]
+        saved = loaded.tensors.stored(f"{prefix_of(key)}/value")
         if (saved.shape, saved.dtype) != (value.shape, value.dtype):
             raise CheckpointError(
                 f"{label} is {saved.dtype} {tuple(saved.shape)}; "
@@ -72,9 +74,9 @@ def present(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> dict[str, Any
     return {key: value for key, value in state.items() if key in loaded.entries}
 
 
-def module_tensors(key: str, loaded: LoadedCheckpoint) -> dict[str, torch.Tensor]:
-    """Return a module's tensors by plain name, tied ones under both names."""
-    return {n: t for n, t in loaded.below(prefix_of(key)).items() if not n.startswith(EXTRA)}
+def module_tensors(key: str, loaded: LoadedCheckpoint) -> dict[str, torch.Tensor | StoredTensor]:
+    """Return a module's tensors by plain name, tied ones under both names; sharded ones are not read."""
+    return {n: t for n, t in loaded.stored_below(prefix_of(key)).items() if not n.startswith(EXTRA)}
 
 
 def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
@@ -92,7 +94,7 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
                 _let_schedules_step_first()
         elif kind == "tensor":
             with torch.no_grad():
-                value.copy_(loaded.tensors[f"{prefix_of(key)}/value"])
+                value.copy_(as_spread(loaded.tensors.stored(f"{prefix_of(key)}/value"), value))
         elif kind == "object":
             value.load_state_dict(decode(content, _on_their_devices(key, value, loaded)))
         elif kind == "value" and isinstance(state, MutableMapping):

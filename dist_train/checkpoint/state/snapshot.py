@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +40,19 @@ class SaveContext:
 
 
 @dataclass(frozen=True)
+class ShardFacts:
+    """What rank 0 must know of tensors that are spread over ranks.
+
+    Args:
+        digests: manifest key -> XXH3-128 of the whole tensor, of weights.
+        non_finite: manifest keys of those that are not finite.
+    """
+
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+    non_finite: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Everything that will be written, in memory.
 
@@ -55,6 +68,7 @@ class Snapshot:
         manifest: gives the manifest, not sealed, for the entries of all tensors and files, the digests of
             all tensors, and weights_hash and state_hash.
         non_finite: manifest keys of weights that are not finite.
+        whole_digests: manifest key -> XXH3-128 of the whole tensor, of weights that are spread over ranks.
     """
 
     step: int
@@ -67,6 +81,7 @@ class Snapshot:
     weights: Mapping[str, str]
     manifest: Callable[[dict[str, TensorEntry], list[FileEntry], Mapping[str, Digested]], Manifest]
     non_finite: tuple[str, ...] = ()
+    whole_digests: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @without_collector()
@@ -78,8 +93,9 @@ def take_snapshot(
     position: DataPosition,
     score: float | None,
     digests: Mapping[str, bytes],
+    shards: ShardFacts,
 ) -> Snapshot:
-    """Copy everything to host memory once (CPU tensors are not copied again)."""
+    """Copy everything of rank 0 to host memory once (CPU tensors are not copied again)."""
     # state.json must be equal for equal states: it holds no time, attempt or host.
     reserved: dict[str, JsonValue] = {
         "score": _finite(score),
@@ -87,7 +103,7 @@ def take_snapshot(
     }
     tensors = {key: host(tensor) for key, tensor in (collected.tensors | dict(per_rank)).items()}
     views = byte_views(tensors)
-    non_finite = not_finite(collected, tensors)
+    non_finite = not_finite(collected, tensors) or shards.non_finite
     if non_finite:  # without the word where it is not needed: state.json is hashed
         reserved["non_finite"] = [*non_finite]
     state_json = dump_canonical({"entries": collected.entries, "reserved": reserved})
@@ -128,6 +144,7 @@ def take_snapshot(
         weights=collected.weights,
         manifest=manifest,
         non_finite=non_finite,
+        whole_digests=shards.digests,
     )
 
 

@@ -3,34 +3,73 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dist_train.checkpoint.format.canonical_json import load_canonical
-from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, UnsupportedCheckpoint
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.layout import STATE_JSON, TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.node_memory import SharedMemory
 from dist_train.checkpoint.format.tensor_bytes import dtype_name
-from dist_train.checkpoint.format.tensor_file import read_tensors
+from dist_train.checkpoint.format.tensor_file import PREFIX, read_tensors
 from dist_train.checkpoint.format.tensor_memory import OwnMemory, TensorMemory
 from dist_train.checkpoint.store.checkpoint_names import read_manifest
+from dist_train.checkpoint.store.sharded_reader import (
+    ShardedReader,
+    StoredTensor,
+    files_of_parts,
+    sharded_keys,
+)
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
 from dist_train.jobs.frozen_imports import without_collector
 
-PREFIX = "prefix"
 # A checkpoint's manifest -> where its tensors are put.
 MemoryFor = Callable[[Manifest], TensorMemory]
 
 
+class LoadedTensors(Mapping[str, torch.Tensor]):
+    """The tensors of a checkpoint by manifest key: in memory; sharded ones are read when they are asked for.
+
+    Args:
+        in_memory: those that were read.
+        reader: of the sharded ones.
+        sharded: their keys.
+    """
+
+    def __init__(
+        self, in_memory: Mapping[str, torch.Tensor], reader: ShardedReader, sharded: Sequence[str]
+    ) -> None:
+        self.in_memory = in_memory
+        self._sharded = {key: StoredTensor(reader, key) for key in sharded}
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        found = self.stored(key)
+        return found.read() if isinstance(found, StoredTensor) else found
+
+    def stored(self, key: str) -> torch.Tensor | StoredTensor:
+        """Return a tensor, or what reads it."""
+        return self._sharded[key] if key in self._sharded else self.in_memory[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.in_memory or key in self._sharded
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.in_memory
+        yield from self._sharded
+
+    def __len__(self) -> int:
+        return len(self.in_memory) + len(self._sharded)
+
+
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A verified checkpoint, copied into memory.
+    """A verified checkpoint, copied into memory, but for its sharded tensors.
 
     Args:
         name: its name in the storage, `step-00000007`.
@@ -46,7 +85,7 @@ class LoadedCheckpoint:
     name: str
     location: str
     manifest: Manifest
-    tensors: Mapping[str, torch.Tensor]
+    tensors: LoadedTensors
     entries: Mapping[str, Any]
     reserved: Mapping[str, Any]
     is_shared: bool = False
@@ -54,10 +93,18 @@ class LoadedCheckpoint:
 
     def below(self, prefix: str) -> dict[str, torch.Tensor]:
         """Return the tensors below `prefix`/ by the rest of their key, tied ones under both names."""
-        aliases = {second: self.tensors[first] for second, first in self.manifest.aliases.items()}
+        found = self.stored_below(prefix)
+        return {name: one.read() if isinstance(one, StoredTensor) else one for name, one in found.items()}
+
+    def stored_below(self, prefix: str) -> dict[str, torch.Tensor | StoredTensor]:
+        """The same; sharded ones are not read."""
         start = f"{prefix}/"
-        everything = {**self.tensors, **aliases}
-        return {key[len(start) :]: tensor for key, tensor in everything.items() if key.startswith(start)}
+        sources = {key: key for key in self.tensors} | self.manifest.aliases
+        return {
+            key[len(start) :]: self.tensors.stored(source)
+            for key, source in sources.items()
+            if key.startswith(start)
+        }
 
 
 def own_memory(_: Manifest) -> TensorMemory:
@@ -78,9 +125,10 @@ def read_checkpoint(
     memory = memory_for(manifest)
     tensors: dict[str, torch.Tensor] = {}
     state: Any = None
+    of_parts = files_of_parts(manifest)
     for entry in manifest.files:
         try:
-            if entry.name.endswith(TENSOR_FILE):
+            if entry.name.endswith(TENSOR_FILE) and entry.name not in of_parts:
                 tensors |= _read_tensor_file(storage, name, entry, manifest, memory)
             elif entry.name == STATE_JSON:
                 state = _read_state(storage, name, entry)
@@ -90,7 +138,8 @@ def read_checkpoint(
             if error.errno != errno.EIO and not isinstance(error, FileNotFoundError):
                 raise
             raise DamagedCheckpoint(f"{entry.name}: {error.strerror or error}", file=entry.name) from error
-    _check_complete(manifest, tensors)
+    loaded = in_memory_and_sharded(storage, name, manifest, tensors)
+    _check_complete(manifest, loaded)
     if not isinstance(state, dict) or set(state) != {"entries", "reserved"}:
         raise DamagedCheckpoint(f"{STATE_JSON} is not what save() writes", file=STATE_JSON)
     shared = memory if isinstance(memory, SharedMemory) else None
@@ -98,7 +147,7 @@ def read_checkpoint(
         name,
         storage.locate(name),
         manifest,
-        tensors,
+        loaded,
         state["entries"],
         state["reserved"],
         is_shared=shared is not None,
@@ -149,12 +198,15 @@ def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> obje
         raise DamagedCheckpoint(f"{STATE_JSON} is not canonical JSON: {error}", file=STATE_JSON) from error
 
 
-def _check_complete(manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> None:
-    for key, entry in manifest.tensors.items():
-        if len(entry.shards) != 1 or entry.shards[0].shape != entry.shape:
-            raise UnsupportedCheckpoint(
-                f"tensor '{key}' is stored in {len(entry.shards)} shards; this version reads whole ones"
-            )
+def in_memory_and_sharded(
+    storage: CheckpointStorage, name: str, manifest: Manifest, tensors: Mapping[str, torch.Tensor]
+) -> LoadedTensors:
+    """Return the tensors of a checkpoint of which the whole ones are in memory."""
+    return LoadedTensors(tensors, ShardedReader(storage, name, manifest), sharded_keys(manifest))
+
+
+def _check_complete(manifest: Manifest, tensors: Container[str]) -> None:
+    for key in manifest.tensors:
         if key not in tensors:
             raise DamagedCheckpoint(f"tensor '{key}' is in the manifest but in no file")
     for second, first in manifest.aliases.items():

@@ -109,13 +109,18 @@ def open_verified(
     Raises:
         DamagedCheckpoint: it is not there, or not its block hashes; a link that leads nowhere is listed, too.
     """
-    digests = _block_hashes(storage, name, entry)
+    digests = block_hashes(storage, name, entry)
     with _named_if_missing(entry.name):
         stream = storage.open(f"{name}/{entry.name}")
     return VerifiedReader(stream, entry.name, entry.bytes, digests, entry.block_bytes, threads)
 
 
-def _block_hashes(storage: CheckpointStorage, name: str, entry: FileEntry) -> list[str]:
+def block_hashes(storage: CheckpointStorage, name: str, entry: FileEntry) -> list[str]:
+    """Return the block hashes of a file of a checkpoint, from the manifest or the file beside it.
+
+    Raises:
+        DamagedCheckpoint: they are not there, or not those of the manifest.
+    """
     if not entry.blocks_xxh3:
         return entry.xxh3_128
     blocks = blocks_name(entry.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.find_latest import load_newest
 from dist_train.checkpoint.store.open_storage import open_checkpoint
 from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.store.sharded_reader import StoredTensor
 from dist_train.checkpoint.weights.find_state_dict import find_state_dict
 from dist_train.checkpoint.weights.safetensors_file import read_safetensors
 from dist_train.checkpoint.weights.torch_file import read_torch_file
@@ -125,7 +127,7 @@ def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
         )
     key = entry or (MAIN if MAIN in modules else modules[0])
     return Weights(
-        module_tensors(key, loaded),
+        _in_memory(module_tensors(key, loaded)),
         decode(loaded.entries[key]["content"]["extra"], loaded.tensors),
         f"checkpoint of step {loaded.manifest.step}, entry '{key}'",
         tuple(sorted(set(loaded.entries) - {key})),
@@ -133,11 +135,15 @@ def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
     )
 
 
+def _in_memory(tensors: Mapping[str, torch.Tensor | StoredTensor]) -> dict[str, torch.Tensor]:
+    return {name: one.read() if isinstance(one, StoredTensor) else one for name, one in tensors.items()}
+
+
 def _averaged(loaded: LoadedCheckpoint) -> Weights:
     """The weights of the callback `ema`: the model's names, with the averages in place of its tensors."""
     averages, aliases = loaded.below(EMA), loaded.manifest.aliases
     tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in module_tensors(MAIN, loaded).items():
+    for name, tensor in _in_memory(module_tensors(MAIN, loaded)).items():
         first = aliases.get(f"{MAIN}/{name}", f"{MAIN}/{name}").removeprefix(f"{MAIN}/")
         tensors[name] = averages.get(first, tensor)
     return Weights(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import Optimizer
 
+from dist_train.distributed.parameter_shards import own_part
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,5 +36,7 @@ def has_pending_gradients(optimizer: Optimizer) -> bool:
 
 
 def _probes(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    grads = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+    grads = (
+        own_part(p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+    )
     return islice(grads, _PROBES)

@@ -72,7 +72,7 @@ def release_reducers() -> int:
     destructor then joins gloo's threads while holding the GIL, and one of them may wait for the GIL
     to free its last work. Freed before, it cannot deadlock, wherever the user keeps the model.
     """
-    living = [obj for obj in gc.get_objects() if issubclass(type(obj), DistributedDataParallel)]
+    living = _living_ddp_modules()
     for module in living:
         held: Any = module
         if held.__dict__.get("reducer") is None:
@@ -82,6 +82,13 @@ def release_reducers() -> int:
         held.logger = None
         module.register_forward_pre_hook(_refuse_forward)
     return len(living)
+
+
+def _living_ddp_modules() -> list[DistributedDataParallel]:
+    # Classes first: issubclass for each of 300,000 objects takes 0.1 s, as DDP has an abstract base class.
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if DistributedDataParallel in kind.__mro__}
+    return [found for found in objects if type(found) in kinds] if kinds else []
 
 
 def _refuse_forward(module: nn.Module, inputs: object) -> None:

@@ -1,0 +1,86 @@
+"""The sharded tensors of a save: compared, digested, and shared out among the ranks that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dist_train.checkpoint.agreement import on_every_rank
+from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
+from dist_train.checkpoint.rank_files import PartToWrite
+from dist_train.checkpoint.state.collect import CollectedState
+from dist_train.checkpoint.state.finite_tensors import parts_not_finite
+from dist_train.checkpoint.state.shard_digests import compare_parts, digest_whole
+from dist_train.checkpoint.state.shard_layout import ShardLayout, agree_on_layout
+from dist_train.checkpoint.state.snapshot import ShardFacts
+
+if TYPE_CHECKING:
+    from dist_train.distributed.control_group import Control, JsonValue
+
+
+@dataclass(frozen=True)
+class ShardedState:
+    """What this rank writes of the tensors that are spread over ranks.
+
+    Args:
+        parts: manifest key -> part.
+        bytes_of_ranks: of what each rank writes; None where a rank writes nothing.
+        facts: what the manifest says of them.
+    """
+
+    parts: Mapping[str, PartToWrite] = field(default_factory=dict)
+    bytes_of_ranks: tuple[int | None, ...] = ()
+    facts: ShardFacts = field(default_factory=ShardFacts)
+
+
+def share_out(control: Control, step: int, collected: CollectedState) -> ShardedState:
+    """Compare the copies of each part, digest the weights, choose who writes what (collective).
+
+    Raises:
+        ReplicaMismatch: copies of a part differ, or the ranks have unlike tensors.
+        CheckpointError: the parts of a tensor do not make it whole.
+    """
+    tensors = collected.sharded_tensors
+    layout = agree_on_layout(control, step, tensors)
+    compare_parts(control, step, layout, tensors)
+    parts, non_finite = on_every_rank(control, lambda: _own_part(collected, layout))
+    weights = sorted({key for key in collected.weights.values() if key in tensors})
+    digests = digest_whole(control, layout, tensors, weights)
+    count = sum(part.values.nbytes for part in parts.values()) if parts else None
+    rows: list[Any] = control.all_gather([count, [*non_finite]])
+    found = tuple(sorted({name for _, names in rows for name in names}))
+    return ShardedState(parts, tuple(count for count, _ in rows), ShardFacts(digests, found))
+
+
+def _own_part(
+    collected: CollectedState, layout: ShardLayout
+) -> tuple[dict[str, PartToWrite], tuple[str, ...]]:
+    parts = {
+        key: PartToWrite(tensor.shape, box, values)
+        for key, tensor in collected.sharded_tensors.items()
+        for box, values in tensor.parts
+        if layout.is_written_here(key, box)
+    }
+    return parts, parts_not_finite(collected, {key: part.values for key, part in parts.items()})
+
+
+def refuse_unlike_sharding(step: int, sharded: Sequence[JsonValue]) -> bool:
+    """Return whether the state has sharded tensors: on all ranks, or on none.
+
+    Args:
+        step: that is being saved.
+        sharded: of each rank, whether it has.
+
+    Raises:
+        ReplicaMismatch: on some ranks only; the same on all ranks.
+    """
+    odd = [rank for rank, has in enumerate(sharded) if has != sharded[0]]
+    if odd:
+        has, lacks = ("rank 0", f"rank {odd[0]}") if sharded[0] else (f"rank {odd[0]}", "rank 0")
+        raise ReplicaMismatch(
+            f"step {step} is not saved: the state of {has} is sharded, that of {lacks} is not",
+            odd,
+            cause="ranks give save() unlike models",
+        )
+    return bool(sharded[0])

@@ -1,0 +1,220 @@
+"""Read boxes of sharded tensors: each rank what it needs of every file, block by block, each compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import xxhash
+
+from dist_train.checkpoint.format.boxes import Box, overlap, tiling_fault, whole
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
+from dist_train.checkpoint.format.layout import TENSOR_FILE
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest
+from dist_train.checkpoint.format.tensor_bytes import dtype_name, new_tensor
+from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
+from dist_train.checkpoint.format.tensor_file import PREFIX, Header, read_header
+from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.checkpoint.store.verify import block_hashes
+
+# Read by one call: a request to an object store costs as much as some MiB.
+_READ_BYTES = 16 << 20
+
+
+def files_of_parts(manifest: Manifest) -> frozenset[str]:
+    """Return the files that hold parts of tensors; all tensors in them are read as such."""
+    return frozenset(
+        shard.file for entry in manifest.tensors.values() if not _is_whole(entry) for shard in entry.shards
+    )
+
+
+def _is_whole(entry: TensorEntry) -> bool:
+    return len(entry.shards) == 1 and entry.shards[0].shape == entry.shape
+
+
+def sharded_keys(manifest: Manifest) -> list[str]:
+    """Return the manifest keys of the tensors that lie in files of parts.
+
+    Raises:
+        DamagedCheckpoint: the parts of one do not make it whole.
+    """
+    files = files_of_parts(manifest)
+    keys = [
+        key
+        for key, entry in manifest.tensors.items()
+        if any(shard.file in files for shard in entry.shards)
+    ]
+    checked: set[str] = set()
+    for key in keys:
+        entry = manifest.tensors[key]
+        table = repr((entry.shape, entry.shards))
+        if table not in checked and (fault := tiling_fault(entry.shape, map(_box, entry.shards))):
+            raise DamagedCheckpoint(f"the parts of tensor '{key}' do not make it whole: {fault}")
+        checked.add(table)
+    return keys
+
+
+def _box(shard: Shard) -> Box:
+    return Box(tuple(shard.offset), tuple(shard.shape))
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """One file of parts: its header, which was compared, and where its tensors begin."""
+
+    entry: FileEntry
+    digests: list[str]
+    header: Header
+    starts: Mapping[str, int]
+
+
+@dataclass
+class ShardedReader:
+    """Reads parts of a checkpoint's sharded tensors; nothing is kept.
+
+    Args:
+        storage: where the checkpoint is.
+        name: its name.
+        manifest: its manifest.
+    """
+
+    storage: CheckpointStorage
+    name: str
+    manifest: Manifest
+    _files: dict[str, _OpenFile] = field(default_factory=dict)
+
+    def read(self, key: str, wanted: Box | None = None) -> torch.Tensor:
+        """Read one box of a tensor into new memory; default all of it.
+
+        Raises:
+            DamagedCheckpoint: naming the file and block.
+        """
+        entry = self.manifest.tensors[key]
+        box = whole(entry.shape) if wanted is None else wanted
+        tensor: torch.Tensor | None = None
+        for shard in entry.shards:
+            common = overlap(_box(shard), box)
+            if common is None:
+                continue
+            part = self._read_rows(key, shard, common)
+            if common == box and part.is_contiguous():
+                return part
+            if tensor is None:
+                tensor = torch.empty(box.shape, dtype=part.dtype)
+            tensor[common.slices_in(box)] = part
+        return torch.empty(box.shape, dtype=self._dtype(key)) if tensor is None else tensor
+
+    def _dtype(self, key: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.manifest.tensors[key].dtype)
+        return dtype
+
+    def _read_rows(self, key: str, shard: Shard, common: Box) -> torch.Tensor:
+        """The common box, of a read of all rows of the part in which it lies."""
+        file = self._open(shard.file)
+        plain = key.removeprefix(file.header.metadata.get(PREFIX, ""))
+        found = file.header.tensors.get(plain)
+        kind = None if found is None else (dtype_name(found[0]), list(found[1]))
+        if found is None or kind != (self.manifest.tensors[key].dtype, shard.shape):
+            raise DamagedCheckpoint(
+                f"{shard.file} does not hold the part of tensor '{key}' that the manifest places there",
+                file=shard.file,
+            )
+        dtype, shape, count = found
+        part = _box(shard)
+        if not shape:
+            tensor, view = new_tensor(shape, dtype)
+            self._read_bytes(file, file.starts[plain], view)
+            return tensor
+        first = common.offset[0] - part.offset[0]
+        row_bytes = count // shape[0]
+        rows, view = new_tensor((common.shape[0], *shape[1:]), dtype)
+        self._read_bytes(file, file.starts[plain] + first * row_bytes, view)
+        there = Box((common.offset[0], *part.offset[1:]), tuple(rows.shape))
+        return rows[common.slices_in(there)]
+
+    def _open(self, name: str) -> _OpenFile:
+        if name not in self._files:
+            self._files[name] = self._opened(name)
+        return self._files[name]
+
+    def _opened(self, name: str) -> _OpenFile:
+        entry = next((entry for entry in self.manifest.files if entry.name == name), None)
+        if entry is None or not name.endswith(TENSOR_FILE):
+            raise DamagedCheckpoint(f"{name} holds parts of tensors and is not listed", file=name)
+        digests = block_hashes(self.storage, self.name, entry)
+        bare = _OpenFile(entry, digests, Header({}, {}), {})
+        at = 0
+
+        def read_into(view: memoryview) -> None:
+            nonlocal at
+            self._read_bytes(bare, at, view)
+            at += len(view)
+
+        header = read_header(name, entry.bytes, read_into)
+        starts, place = {}, at
+        for tensor, (_dtype, _shape, count) in header.tensors.items():
+            starts[tensor] = place
+            place += count
+        return _OpenFile(entry, digests, header, starts)
+
+    def _read_bytes(self, file: _OpenFile, start: int, view: memoryview) -> None:
+        """Fill a view with a file's bytes from a place on; every block that it touches is compared."""
+        size, end = file.entry.block_bytes, start + len(view)
+        step = max(1, _READ_BYTES // size)
+        for first in range(start // size, -(-end // size), step):
+            last = min(first + step, -(-end // size))
+            raw = memoryview(self._blocks(file, first, last))
+            begin = max(start, first * size)
+            stop = min(end, last * size)
+            view[begin - start : stop - start] = raw[begin - first * size : stop - first * size]
+
+    def _blocks(self, file: _OpenFile, first: int, last: int) -> bytes:
+        entry, size = file.entry, file.entry.block_bytes
+        stop = min(last * size, entry.bytes)
+        raw = self.storage.read(f"{self.name}/{entry.name}", first * size, stop - first * size)
+        if len(raw) != stop - first * size:
+            raise DamagedCheckpoint(f"{entry.name} ends at byte {first * size + len(raw)}", file=entry.name)
+        for block in range(first, last):
+            piece = memoryview(raw)[(block - first) * size : (block - first + 1) * size]
+            if block >= len(file.digests) or xxhash.xxh3_128_hexdigest(piece) != file.digests[block]:
+                raise DamagedCheckpoint(
+                    f"{entry.name}: block {block} (bytes {block * size} to "
+                    f"{min((block + 1) * size, entry.bytes) - 1}) does not match its hash",
+                    file=entry.name,
+                    block=block,
+                )
+        return raw
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A sharded tensor that is read when it is asked for.
+
+    Args:
+        reader: of its checkpoint.
+        key: its name in the manifest.
+    """
+
+    reader: ShardedReader
+    key: str
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole tensor."""
+        return torch.Size(self.reader.manifest.tensors[self.key].shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its elements."""
+        return self.reader._dtype(self.key)
+
+    def is_floating_point(self) -> bool:
+        """As torch's."""
+        return self.dtype.is_floating_point
+
+    def read(self, box: Box | None = None) -> torch.Tensor:
+        """Read one box of it into new memory; default all of it."""
+        return self.reader.read(self.key, box)
+
+
