@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from dist_train.distributed.parameter_shards import clip_gradients, gather_after, reshard, sharded_modules
+from dist_train.distributed.parameter_shards import clip_gradients, gather_after, sharded_modules
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
@@ -38,7 +38,8 @@ class ShardingOptions(StrategyOptions):
     """How a model is cut into units, and when their parameters are whole."""
 
     units: tuple[str, ...] | None = Field(
-        None, description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
+        None,
+        description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
         "None: the members of each ModuleList",
     )
     unit_parameters: int | None = Field(
@@ -72,7 +73,9 @@ class ShardedStrategy:
         return clip_gradients(module.parameters(), max_norm)
 
 
-def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]) -> nn.Module:
+def shard_model(
+    model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]
+) -> nn.Module:
     """Shard a model in place, from rank 0's weights (collective); return it.
 
     Args:
@@ -134,7 +137,7 @@ def _refuse_unfit(model: nn.Module, options: ShardingOptions, device: torch.devi
             raise ConfigError(
                 f"'{key}' of {name} is not contiguous, with the strides {parameter.stride()}",
                 cause="its rows are spread over the ranks",
-                hint="without channels_last and without views: model.to(memory_format=torch.contiguous_format)",
+                hint="leave channels_last out: model.to(memory_format=torch.contiguous_format)",
             )
 
 

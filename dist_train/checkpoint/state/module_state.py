@@ -92,9 +92,7 @@ def _ids_of_sharded(module: nn.Module) -> dict[str, int]:
     return {plain_name(name): id(parameter) for name, parameter in parameters if is_sharded(parameter)}
 
 
-def tied_names(
-    tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None
-) -> dict[str, str]:
+def tied_names(tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None) -> dict[str, str]:
     """Map each name that shares its memory with an earlier name to that name.
 
     Args:

@@ -41,9 +41,7 @@ def sharded_keys(manifest: Manifest) -> list[str]:
     """
     files = files_of_parts(manifest)
     keys = [
-        key
-        for key, entry in manifest.tensors.items()
-        if any(shard.file in files for shard in entry.shards)
+        key for key, entry in manifest.tensors.items() if any(shard.file in files for shard in entry.shards)
     ]
     checked: set[str] = set()
     for key in keys:
@@ -216,5 +214,3 @@ class StoredTensor:
     def read(self, box: Box | None = None) -> torch.Tensor:
         """Read one box of it into new memory; default all of it."""
         return self.reader.read(self.key, box)
-
-
