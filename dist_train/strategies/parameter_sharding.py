@@ -88,6 +88,7 @@ def shard_model(
     names, sizes = zip(*mesh, strict=True)
     _refuse_unfit(model, options, run.device)
     units = choose_units(model, options.units, options.unit_parameters)
+    chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
     take_rank_zero_weights(model, run)
     device_mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
@@ -109,7 +110,7 @@ def shard_model(
         model.register_forward_pre_hook(_take_buffers)
     if run.is_main:
         shown = " x ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-        logger.info("sharded over %s; units: %s", shown, describe_units(units))
+        logger.info("sharded over %s; units: %s", shown, chosen)
     return model
 
 
