@@ -194,7 +194,6 @@ def _same_bits(one: Stored, other: Stored) -> bool:
 def load_module(module: nn.Module, tensors: Mapping[str, Stored], extra: Mapping[str, Any]) -> None:
     """Copy what `fit_module` has approved into the module's own memory."""
     target = unwrap(module)
-    reshard(target)
     here = target.state_dict()
     names = {plain_name(name): name for name in here}
     given: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -16,7 +17,11 @@ from sharded_training import Layout, Model, make, train, whole_state
 
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager
-from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
+from dist_train.checkpoint.format.boxes import Box
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, ReplicaMismatch
+from dist_train.checkpoint.format.manifest import parse_manifest
+from dist_train.checkpoint.store.file import FileStorage
+from dist_train.checkpoint.store.sharded_reader import ShardedReader, sharded_keys
 from dist_train.checkpoint.store.verify import verify_checkpoint
 from dist_train.errors import CheckpointWriteError
 from dist_train.testing import run_ranks
@@ -171,7 +176,8 @@ def save_after_an_evaluation(directory: Path, gradients: bool) -> bool:
                 model.eval()(tokens)
 
         evaluate()
-        manager, state = CheckpointManager(directory), {"model": model, "optimizer": optimizer}
+        # The optimizer first: torch gives the parts back when it reads the model's state.
+        manager, state = CheckpointManager(directory), {"optimizer": optimizer, "model": model}
         manager.save(1, state)
         before = whole_state(model, optimizer)
         train(run, model.train(), optimizer, 1, 2)
@@ -223,13 +229,30 @@ def test_ranks_with_unlike_states_are_refused(tmp_path: Path, what: str, said: s
     assert not list(tmp_path.glob("step-*"))
 
 
-def test_parts_that_do_not_make_a_tensor_are_damage(tmp_path: Path) -> None:
-    run_ranks(save_twice, 2, args=(tmp_path, -1, 0))
-    from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
-    from dist_train.checkpoint.format.manifest import parse_manifest
-    from dist_train.checkpoint.store.sharded_reader import sharded_keys
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the steps 1 and 2."""
+    folder = tmp_path_factory.mktemp("saved")
+    run_ranks(save_twice, 2, args=(folder, -1, 0))
+    return folder
 
+
+def test_each_block_is_compared_when_it_is_read(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved / "step-00000002", tmp_path / "step-00000002")
+    storage, key = FileStorage(tmp_path), "model/head.weight"
     manifest = parse_manifest((tmp_path / "step-00000002" / "manifest.json").read_bytes())
+    reader = ShardedReader(storage, "step-00000002", manifest)
+    box = Box((4, 1), (1, 3))
+    assert torch.equal(reader.read(key, box), reader.read(key)[4:5, 1:4])
+    file = tmp_path / "step-00000002" / "model.rank1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedCheckpoint, match=r"model\.rank1\.safetensors: block 0 .* does not match"):
+        reader.read(key, box)
+    reader.read(key, Box((0, 0), (1, 6)))  # of the other rank's file
+
+
+def test_parts_that_do_not_make_a_tensor_are_damage(saved: Path) -> None:
+    manifest = parse_manifest((saved / "step-00000002" / "manifest.json").read_bytes())
     entry = manifest.tensors["model/head.weight"]
     assert sharded_keys(manifest)
     cut = manifest.model_copy(
@@ -239,9 +262,8 @@ def test_parts_that_do_not_make_a_tensor_are_damage(tmp_path: Path) -> None:
         sharded_keys(cut)
 
 
-def test_the_manifest_of_a_sharded_checkpoint_names_each_layout_once(tmp_path: Path) -> None:
-    run_ranks(save_twice, 2, args=(tmp_path, -1, 0))
-    record = json.loads((tmp_path / "step-00000002" / "manifest.json").read_text())
+def test_the_manifest_of_a_sharded_checkpoint_names_each_layout_once(saved: Path) -> None:
+    record = json.loads((saved / "step-00000002" / "manifest.json").read_text())
     # The weight and both moments of a tensor lie in unlike files, the tensors of one shape in one.
     assert len(record["layouts"]) < len(record["tensors"]) / 2
     assert record["mesh"] == [["shard", 2]]
