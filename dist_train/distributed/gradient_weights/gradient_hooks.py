@@ -50,7 +50,7 @@ class ModuleGradients:
         self._installed: dict[int, tuple[Any, Any]] = {}
         # The hooks should be there, and some parameter was frozen when they were installed.
         self._incomplete = False
-        ends = {id(p): p for p in (*self.parameters[:1], *self.parameters[-1:])}.values()
+        ends = {id(p): p for p in (*self._accumulating[:1], *self._accumulating[-1:])}.values()
         add_hook: Any = torch.Tensor.register_post_accumulate_grad_hook
         self._probes = [_Probe(self, seen) for _ in ends]
         self._handles = [add_hook(p, probe) for p, probe in zip(ends, self._probes, strict=True)]
@@ -156,7 +156,8 @@ class ModuleGradients:
 
     def _still_there(self, grads: list[torch.Tensor]) -> torch.Tensor | float:
         """0 where zero_grad(set_to_none=False) has cleared the gradients since; decided on the device."""
-        if grads[0]._version == self._version:
+        # A sharded gradient that is set to zero keeps its version.
+        if grads[0]._version == self._version and not self.is_sharded:
             return 1.0
         largest = [norm.double() for norm in torch._foreach_norm(_strided(grads), float("inf"))]
         if not (largest or self.is_sharded):
