@@ -16,7 +16,7 @@ from checkpoint_crash import DyingFiles, FullDisk
 from sharded_training import Layout, Model, make, train, whole_state
 
 import dist_train as dt
-from dist_train.checkpoint import CheckpointManager
+from dist_train.checkpoint import CheckpointManager, collective_load
 from dist_train.checkpoint.format.boxes import Box
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, ReplicaMismatch
 from dist_train.checkpoint.format.manifest import parse_manifest
@@ -280,3 +280,29 @@ def closed(seed: int) -> bool:
 def test_twenty_runs_end_cleanly() -> None:
     for seed in range(20):
         assert run_ranks(closed, 2, args=(seed,)) == [False, False]
+
+
+def verified_files(directory: Path) -> list[str]:
+    """Which files this rank verifies as a whole when it resumes."""
+    seen: list[str] = []
+    with dt.init(device="cpu", timeout_s=30), pytest.MonkeyPatch.context() as patch:
+        check = collective_load.check_file
+        patch.setattr(
+            collective_load,
+            "check_file",
+            lambda storage, name, entry: seen.append(entry.name) or check(storage, name, entry),
+        )
+        model, optimizer = make(FSDP, 5)
+        CheckpointManager(directory, run_id="run", attempt=1).load_latest(
+            {"model": model, "optimizer": optimizer}
+        )
+    return seen
+
+
+def test_the_ranks_verify_the_files_of_parts_in_turn(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(saved, folder)
+    found = run_ranks(verified_files, 2, args=(folder,))
+    everything = {f"{part}.rank{rank}.safetensors" for part in ("model", "optim") for rank in range(2)}
+    assert sorted(found[0] + found[1]) == sorted(everything)
+    assert all(found)
