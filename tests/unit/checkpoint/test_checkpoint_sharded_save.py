@@ -1,4 +1,4 @@
-"""Saves of a model that is spread over ranks: kills, full disks, damage, unlike copies, settled parameters."""
+"""Saves of a sharded model: kills, full disks, damage, unlike copies, gathered parameters."""
 
 from __future__ import annotations
 
