@@ -18,6 +18,10 @@ from dist_train.strategies.base import StrategyOptions
 from dist_train.strategies.unwrap import unwrap
 
 
+# Without options it works at any size, so that a launch need not load torch to check it.
+FITS_ANY_SIZE = True
+
+
 class DdpOptions(StrategyOptions):
     """DistributedDataParallel's options of the same names."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as torch_dist
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -38,7 +38,8 @@ class ShardingOptions(StrategyOptions):
     """How a model is cut into units, and when their parameters are whole."""
 
     units: tuple[str, ...] | None = Field(
-        None, description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
+        None,
+        description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
         "None: the members of each ModuleList",
     )
     unit_parameters: int | None = Field(
@@ -53,6 +54,13 @@ class ShardingOptions(StrategyOptions):
     reduce_dtype: Precision | None = Field(None, description="add gradients up in it; None: param_dtype")
     cpu_offload: bool = Field(False, description="shards and optimizer state in CPU memory")
     broadcast_buffers: bool = Field(True, description="rank 0's buffers on all ranks before each forward")
+
+    @field_validator("unit_parameters")
+    @classmethod
+    def _one_kind_of_units(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("units") is not None:
+            raise ValueError(f"units={list(info.data['units'])} says what a unit is too: give one of them")
+        return value
 
 
 class ShardedStrategy:
@@ -71,8 +79,15 @@ class ShardedStrategy:
     def clip_norm(self, module: nn.Module, max_norm: float) -> Tensor:
         return clip_gradients(module.parameters(), max_norm)
 
+    def refuse_device(self, options: StrategyOptions, device: str) -> None:
+        """Raise ConfigError for options without a meaning on this kind of device."""
+        if isinstance(options, ShardingOptions):
+            _refuse_offload_on_cpu(options, device)
 
-def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]) -> nn.Module:
+
+def shard_model(
+    model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]
+) -> nn.Module:
     """Shard a model in place, from rank 0's weights (collective); return it.
 
     Args:
@@ -83,7 +98,8 @@ def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iter
         ConfigError: it cannot be sharded so; before anything of it is changed.
     """
     names, sizes = zip(*mesh, strict=True)
-    _refuse_unfit(model, options, run.device)
+    _refuse_offload_on_cpu(options, run.device.type)
+    _refuse_unfit(model)
     units = choose_units(model, options.units, options.unit_parameters)
     refuse_unlike_models(model, run.control)
     take_rank_zero_weights(model, run)
@@ -110,14 +126,15 @@ def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iter
     return model
 
 
-def _refuse_unfit(model: nn.Module, options: ShardingOptions, device: torch.device) -> None:
-    name = type(model).__name__
-    if options.units is not None and options.unit_parameters is not None:
-        raise ConfigError("units and unit_parameters both say what a unit is", hint="give one of them")
-    if options.cpu_offload and device.type == "cpu":
+def _refuse_offload_on_cpu(options: ShardingOptions, device: str) -> None:
+    if options.cpu_offload and device == "cpu":
         raise ConfigError(
             "cpu_offload=True, and the model is trained on a CPU", hint="leave it out: everything is there"
         )
+
+
+def _refuse_unfit(model: nn.Module) -> None:
+    name = type(model).__name__
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ConfigError(
