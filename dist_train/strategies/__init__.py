@@ -4,7 +4,7 @@ base                 `Strategy`: the protocol of all strategies, and their optio
 single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
-strategy_fit         refuse options that are wrong, or a mesh that the ranks do not fill, without a process group
+strategy_fit         refuse wrong options, or a mesh that the ranks do not fill, without a process group
 __main__             `python -m dist_train.strategies`: the same for the command line, which loads no torch
 split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet

@@ -1,7 +1,7 @@
 """`python -P -m dist_train.strategies NAME WORLD_SIZE DEVICE OPTIONS`: does the strategy fit so many ranks?
 
-One JSON object on stdout: the strategy that is used and its mesh, or what is wrong (exit code 78). The command
-line runs this as a process of its own, since strategies load torch.
+One JSON object on stdout: the strategy that is used and its mesh, or what is wrong (exit code 78). The
+command line runs this as a process of its own, since strategies load torch.
 """
 
 from __future__ import annotations

@@ -20,11 +20,13 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from dist_train.distributed.parameter_shards import clip_gradients, gather_after, reshard, sharded_modules
+from dist_train.distributed.parameter_shards import clip_gradients, gather_after, sharded_modules
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
-from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.base import StrategyOptions, place_of
+from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
+from dist_train.strategies.sharded_memory import ShardPolicy, sharded_memory
 from dist_train.strategies.sharding_units import choose_units, describe_units
 from dist_train.strategies.unwrap import unwrap
 
@@ -78,6 +80,22 @@ class ShardedStrategy:
 
     def clip_norm(self, module: nn.Module, max_norm: float) -> Tensor:
         return clip_gradients(module.parameters(), max_norm)
+
+    def memory(
+        self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
+    ) -> list[RankMemory]:
+        """What the first and the last rank of a copy hold, by torch's chunks."""
+        assert isinstance(options, ShardingOptions)
+        _refuse_unfit(model)
+        _, shard = place_of(self, options, 0, world_size).mesh[-1]
+        policy = ShardPolicy(
+            options.reshard_after_forward,
+            None if options.param_dtype is None else _DTYPES[options.param_dtype],
+            None if options.reduce_dtype is None else _DTYPES[options.reduce_dtype],
+            options.cpu_offload,
+        )
+        units = choose_units(model, options.units, options.unit_parameters)
+        return sharded_memory(model, units, shard, policy, accumulate)
 
     def refuse_device(self, options: StrategyOptions, device: str) -> None:
         """Raise ConfigError for options without a meaning on this kind of device."""

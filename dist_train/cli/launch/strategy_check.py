@@ -1,4 +1,4 @@
-"""Check the strategy against the job's size before anything is submitted, in a process that may load torch."""
+"""Check the strategy against the job's size before anything is submitted, in a process that loads torch."""
 
 from __future__ import annotations
 

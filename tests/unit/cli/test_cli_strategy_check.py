@@ -1,4 +1,4 @@
-"""A strategy that does not fit the job is refused by `config check`, `launch` and `resume`, before they submit."""
+"""`config check`, `launch` and `resume` refuse a strategy that does not fit the job, before they submit."""
 
 from __future__ import annotations
 
