@@ -59,9 +59,9 @@ def _seeded(config: RunConfig) -> nn.Module:
 
 
 def _built_for_real(config: RunConfig, why: str) -> nn.Module:
-    room = min(_MOST_BYTES, int(psutil.virtual_memory().available * _PART_OF_FREE_MEMORY))
+    room = room_for_values()
     try:
-        with _memory_limit(room):
+        with memory_limit(room):
             model = _seeded(config)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
@@ -81,12 +81,16 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
+def room_for_values() -> int:
+    """Bytes that tensors with values may take on this machine."""
+    return min(_MOST_BYTES, int(psutil.virtual_memory().available * _PART_OF_FREE_MEMORY))
+
+
 @contextmanager
-def _memory_limit(more: int) -> Iterator[None]:
+def memory_limit(more: int) -> Iterator[None]:
     """Let allocations fail that go beyond so many bytes more than this process has now (Linux)."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    used = psutil.Process().memory_info().data if hasattr(psutil.Process().memory_info(), "data") else 0
-    wanted = used + more
+    wanted = int(getattr(psutil.Process().memory_info(), "data", 0)) + more
     limit = wanted if before[1] == resource.RLIM_INFINITY else min(wanted, before[1])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
     try:

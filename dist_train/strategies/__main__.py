@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     except DistTrainError as error:
         print(json.dumps({"what": error.what, "cause": error.cause, "hint": error.hint}))
         return int(error.exit_code)
-    place = fitted.places[0]
+    place = fitted.place
     print(json.dumps({"strategy": fitted.strategy.name, "mesh": place.mesh, "data_size": place.data_size}))
     return 0
 

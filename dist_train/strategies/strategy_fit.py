@@ -25,12 +25,12 @@ class FittedStrategy:
     Args:
         strategy: `single` in place of one for several ranks where there is one.
         options: its options, checked.
-        places: of all ranks.
+        place: rank 0's; those of all ranks fit together.
     """
 
     strategy: Strategy
     options: StrategyOptions
-    places: list[Place]
+    place: Place
 
 
 def fit_strategy(
@@ -62,4 +62,4 @@ def fit_strategy(
     if world_size == 1 and not alone:
         strategy = load_strategy("single")
         checked = strategy.Options()
-    return FittedStrategy(strategy, checked, places_of(strategy, checked, world_size))
+    return FittedStrategy(strategy, checked, places_of(strategy, checked, world_size)[0])
