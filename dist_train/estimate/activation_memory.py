@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from dist_train.distributed.pytree import map_tensors
-from dist_train.estimate.live_storage import LiveStorage, saved_bytes
+from dist_train.estimate.live_storage import LiveStorage
 from dist_train.trainer.task import Task
 
 _DROPOUT_AT = 4
@@ -36,7 +36,13 @@ class ActivationMemory:
 
 
 def activation_memory(
-    model: nn.Module, task: Task, batch: Any, *, autocast: bool, compute_dtype: str | None, fused_attention: bool
+    model: nn.Module,
+    task: Task,
+    batch: Any,
+    *,
+    autocast: bool,
+    compute_dtype: str | None,
+    fused_attention: bool,
 ) -> ActivationMemory:
     """Measure with tensors that have shapes and dtypes, and no values.
 
@@ -60,30 +66,26 @@ def activation_memory(
         return FakeTensor(mode, plain, torch.device("cpu"))
 
     data = map_tensors(batch, without_values)
-    with _replaced(model, without_values), mode:
-        with ExitStack() as stack:
-            if dtype is not None:
-                stack.enter_context(_outputs_in_fp32(model))
-            if fused_attention:
-                stack.enter_context(_FusedAttention())
-            return measure(model, task, data, autocast)
+    with _replaced(model, without_values), mode, ExitStack() as stack:
+        if dtype is not None:
+            stack.enter_context(_outputs_in_fp32(model))
+        if fused_attention:
+            stack.enter_context(_FusedAttention())
+        return measure(model, task, data, autocast)
 
 
 def measure(model: nn.Module, task: Task, batch: Any, autocast: bool) -> ActivationMemory:
     """Measure as the model is: also with values, on the CPU."""
     model.train()
     there = [*model.parameters(), *model.buffers()]
-    with saved_bytes(there) as saved, _autocast(autocast):
-        loss = task.loss(model, batch).total
-    del loss
     with LiveStorage(there) as live:
-        with _autocast(autocast):
+        with live.noting_saved(), _autocast(autocast):
             loss = task.loss(model, batch).total
         torch.autograd.backward([loss])
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     for parameter in model.parameters():
         parameter.grad = None
-    return ActivationMemory(saved.bytes, live.peak(gradients), live.peak())
+    return ActivationMemory(live.saved, live.peak(gradients), live.peak())
 
 
 def _autocast(wanted: bool) -> AbstractContextManager[Any]:
@@ -97,7 +99,11 @@ class _FusedAttention(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is scaled_dot_product_attention:
             kwargs.pop("dropout_p", None)
-            args = (*args[:_DROPOUT_AT], *((0.0,) if len(args) > _DROPOUT_AT else ()), *args[_DROPOUT_AT + 1 :])
+            args = (
+                *args[:_DROPOUT_AT],
+                *((0.0,) if len(args) > _DROPOUT_AT else ()),
+                *args[_DROPOUT_AT + 1 :],
+            )
         return func(*args, **kwargs)
 
 

@@ -17,7 +17,7 @@ from dist_train.estimate.candidate_sizes import (
 from dist_train.estimate.measured_parts import MeasuredParts
 from dist_train.estimate.rank_total import RankTotal, rank_total
 from dist_train.estimate.shape_model import make_shape_model
-from dist_train.strategies.rank_memory import bytes_of, memory_of
+from dist_train.strategies.rank_memory import RankMemory, bytes_of, memory_of
 from dist_train.trainer.pretrained import unstarted
 
 # What stays free for the CUDA context, NCCL's buffers and gaps between blocks.
@@ -43,11 +43,16 @@ class Row:
         """Of the rank that needs most."""
         return max(rank.peak for rank in self.ranks)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every part of the peak is known."""
+        return all(rank.complete for rank in self.ranks)
+
     def fits(self, memory: int) -> bool | None:
-        """Whether the peak leaves a tenth free; None: an upper part is not known."""
+        """Whether the peak leaves a tenth free; None: a part of it is not known."""
         if self.peak > memory * FITTING_PART:
             return False
-        return True if all(rank.complete for rank in self.ranks) else None
+        return True if self.complete else None
 
     def record(self, memory: int | None) -> dict[str, Any]:
         """As JSON."""
@@ -83,15 +88,25 @@ class JobEstimate:
         self._on_gpu = on_gpu
         self.parts = MeasuredParts(self.config, make_shape_model(self.config), on_gpu)
 
-    def row(self, candidate: Candidate) -> Row:
-        """One candidate; raises ConfigError where the model does not fit its strategy."""
+    def row(self, candidate: Candidate, memory: int | None = None) -> Row:
+        """One candidate.
+
+        Args:
+            memory: leave the activations out where the rest is larger already.
+
+        Raises:
+            ConfigError: the model does not fit its strategy.
+        """
         accumulate = self.config.trainer.accumulate
         micro = max(1, -(-self.config.data.batch_size // (candidate.data_size * accumulate)))
         fitted = candidate.fitted
         held = memory_of(fitted.strategy, fitted.options, self.parts.model, candidate.world_size, accumulate)
-        totals = [rank_total(self.parts, one, micro, accumulate, self._on_gpu) for one in held]
+        totals = [rank_total(self.parts, one, None, accumulate, self._on_gpu) for one in held]
+        if memory is None or max(total.peak for total in totals) <= memory * FITTING_PART:
+            totals = [rank_total(self.parts, one, micro, accumulate, self._on_gpu) for one in held]
         notes = [*held[0].notes]
-        if len(candidate.mesh) > 0 and not self.parts.optimizer(held[0].shapes).exact and _is_cut(held[0], self):
+        state = self.parts.optimizer(held[0].shapes)
+        if state.bytes is not None and not state.exact and self._is_cut(held[0]):
             notes.append("optimizer: its state has other shapes than the parts, so that it is an estimate")
         return Row(candidate, tuple(totals), micro, tuple(notes))
 
@@ -114,14 +129,15 @@ class JobEstimate:
         """The fewest ranks with a strategy that fits, and of those the one that cuts least."""
         lowest = None
         for nodes, procs in growing_sizes(per_node):
-            rows = list(self._fitting(other_candidates(self.config, nodes, procs)))
+            rows = list(self._fitting(other_candidates(self.config, nodes, procs), memory))
             fitting = [row for row in rows if row.fits(memory)]
             if fitting:
                 return max(fitting, key=lambda row: row.peak)
-            least = min((row.peak for row in rows), default=0)
-            if lowest is not None and least > lowest * 0.99:
+            # Of those whose parameters alone are too large the peak is not known: more ranks may help.
+            least = min((row.peak for row in rows if row.complete), default=None)
+            if least is not None and lowest is not None and least > lowest * 0.99:
                 return None  # more ranks do not help any more
-            lowest = least
+            lowest = least if least is not None else lowest
         return None
 
     def record(self, nodes: int, per_node: int, memory: int | None) -> dict[str, Any]:
@@ -143,21 +159,19 @@ class JobEstimate:
         }
         return {**found, "notes": [*self.parts.notes, *self._compiled()]}
 
+    def _is_cut(self, held: RankMemory) -> bool:
+        return any(held.shapes[name] != tuple(one.shape) for name, one in self.parts.model.named_parameters())
+
     def _compiled(self) -> Sequence[str]:
         compiled = self.config.trainer.compile is not None
         return ["the model is compiled: it keeps less than these activations"] if compiled else []
 
-    def _fitting(self, candidates: Iterable[Candidate]) -> Iterable[Row]:
+    def _fitting(self, candidates: Iterable[Candidate], memory: int | None = None) -> Iterable[Row]:
         for candidate in candidates:
             try:
-                yield self.row(candidate)
+                yield self.row(candidate, memory)
             except ConfigError:
                 continue  # the model does not fit this strategy
-
-
-def _is_cut(held: Any, job: JobEstimate) -> bool:
-    whole = {name: tuple(parameter.shape) for name, parameter in job.parts.model.named_parameters()}
-    return dict(held.shapes) != whole
 
 
 def _best(rows: Sequence[Row], memory: int | None) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,46 +18,20 @@ def storage_key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-@dataclass
-class SavedBytes:
-    """Storages that the forward pass keeps for the backward pass, each once."""
-
-    known: set[int]
-    bytes: int = 0
-    _kept: list[Any] = field(default_factory=list)
-
-    def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor's storage, unless it is known already."""
-        key = storage_key(tensor)
-        if key not in self.known:
-            self.known.add(key)
-            self.bytes += tensor.untyped_storage().nbytes()
-            # Kept alive, so that no other storage gets its identity.
-            self._kept.append(tensor.untyped_storage())
-        return tensor
-
-
-@contextmanager
-def saved_bytes(leave_out: Iterable[Tensor]) -> Iterator[SavedBytes]:
-    """Count what autograd saves within; `leave_out` is there anyway: parameters and buffers."""
-    found = SavedBytes({storage_key(tensor) for tensor in leave_out})
-    with torch.autograd.graph.saved_tensors_hooks(found.add, lambda tensor: tensor):
-        yield found
-
-
-class LiveStorage(TorchDispatchMode):
-    """Notes every storage that an operation makes, and its end.
+class LiveStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every storage that an operation makes, its end, and whether autograd keeps it.
 
     Args:
         leave_out: tensors whose storages are not counted.
     """
 
     def __init__(self, leave_out: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._known = {storage_key(tensor) for tensor in leave_out}
         self._changes: list[tuple[int, int]] = []
         self._number = 0
         self._numbers: dict[int, int] = {}
+        self._saved: dict[int, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -68,6 +41,25 @@ class LiveStorage(TorchDispatchMode):
             if isinstance(leaf, Tensor):
                 self._see(leaf)
         return out
+
+    @contextmanager
+    def noting_saved(self) -> Iterator[None]:
+        """Count what operations within keep for the backward pass."""
+
+        def keep(tensor: Tensor) -> Tensor:
+            key = storage_key(tensor)
+            if key in self._numbers or key not in self._known:
+                # One that was made here, or an input: that is there from before.
+                self._saved[self._numbers.get(key, -key)] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            yield
+
+    @property
+    def saved(self) -> int:
+        """Bytes that are kept for the backward pass, each storage once."""
+        return sum(self._saved.values())
 
     def peak(self, without: Iterable[Tensor] = ()) -> int:
         """The most bytes that were there at once, less those of some tensors that still live."""
@@ -93,6 +85,6 @@ class LiveStorage(TorchDispatchMode):
 
     def _end(self, key: int, number: int, size: int) -> None:
         self._known.discard(key)
+        if self._numbers.get(key) == number:
+            del self._numbers[key]
         self._changes.append((number, -size))
-
-

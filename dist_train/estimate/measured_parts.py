@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-
-
 from torch import nn
 
 from dist_train.config.schema import RunConfig
 from dist_train.errors import DistTrainError
 from dist_train.estimate.activation_memory import ActivationMemory, activation_memory, measure
-from dist_train.estimate.optimizer_memory import OptimizerMemory, Shapes, optimizer_memory
+from dist_train.estimate.optimizer_memory import OptimizerMemory, OptimizerState, Shapes
 from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import ShapeModel, memory_limit, room_for_values
 from dist_train.strategies.rank_memory import bytes_of
@@ -35,7 +33,9 @@ class MeasuredParts:
         if shaped.built_for_real is not None:
             self.notes[f"the model was built with values: {shaped.built_for_real}"] = None
         self._on_gpu = on_gpu
-        self._states: dict[tuple[tuple[str, tuple[int, ...]], ...], OptimizerMemory] = {}
+        self._state = OptimizerState(config, shaped.model)
+        if self._state.note is not None:
+            self.notes[f"optimizer: {self._state.note}"] = None
         self._activations: dict[tuple[int, str | None], ActivationMemory | None] = {}
         self._batches: SampleBatches | None = None
         self._line: tuple[ActivationMemory, ActivationMemory] | None = None
@@ -48,13 +48,7 @@ class MeasuredParts:
 
     def optimizer(self, shapes: Shapes) -> OptimizerMemory:
         """The state of parameters of these shapes."""
-        key = tuple(shapes.items())
-        if key not in self._states:
-            self._states[key] = optimizer_memory(self.config, self.model, shapes)
-        found = self._states[key]
-        if found.note is not None:
-            self.notes[f"optimizer: {found.note}"] = None
-        return found
+        return self._state.memory(shapes)
 
     def activations(self, samples: int, compute_dtype: str | None) -> ActivationMemory | None:
         """Those of a micro-batch of so many samples; None where they could not be found (a note says why)."""
@@ -68,7 +62,8 @@ class MeasuredParts:
             if self._batches is None:
                 self._batches = SampleBatches(self.config)
         except Exception as error:  # of the user's data set, which may lie elsewhere
-            return self._unknown("the training data could not be read", error)
+            self._unknown("the training data could not be read", error)
+            return None
         try:
             if self._line is None:
                 return activation_memory(
@@ -84,11 +79,12 @@ class MeasuredParts:
         except Exception as error:  # a model or a task that needs a value
             why = _said(error)
         else:
-            why = ""
+            why = ""  # known from another size
         try:
             return self._with_values(samples, why)
         except Exception as error:  # it does not work with values either, or needs too much memory
-            return self._unknown(f"without values: {why}; with values", error)
+            self._unknown(f"without values: {why}; with values", error)
+            return None
 
     def _with_values(self, samples: int, why: str) -> ActivationMemory:
         if self._line is None:
@@ -126,5 +122,3 @@ class MeasuredParts:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-

@@ -26,66 +26,103 @@ class OptimizerMemory:
 
     Args:
         bytes: None: not known.
-        exact: the state of a part of a parameter has the shape of the part, or is one number.
+        exact: also of parts of parameters: each state is as large as its part, or one number.
         by_groups: the update works on all parameters at once and needs memory for as many again.
-        note: what was done in place of a step without values, or why nothing is known.
     """
 
     bytes: int | None
-    exact: bool = True
-    by_groups: bool = True
-    note: str | None = None
+    exact: bool
+    by_groups: bool = False
 
 
-def optimizer_memory(config: RunConfig, model: nn.Module, shapes: Shapes) -> OptimizerMemory:
-    """Return the memory of the optimizer's state for parameters of these shapes.
+class OptimizerState:
+    """The state of the config's optimizer, for any parts of the model's parameters.
+
+    It steps once with whole parameters. Where it cannot without values, it does with small ones whose sizes
+    are all different, which shows what the size of each state follows from.
 
     Args:
         model: on meta; its names and classes decide about parameter groups.
-        shapes: what a rank holds of each parameter.
 
     Raises:
         ConfigError: the optimizer or its groups do not fit the model.
     """
-    try:
-        return _of_step(config, model, shapes)
-    except DistTrainError:
-        raise
-    except Exception as error:  # an optimizer may read values, or know no meta tensors (fused=True)
-        why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    try:
-        return _of_small_parameters(config, model, shapes, why)
-    except DistTrainError:
-        raise
-    except Exception as error:  # closures, sparse gradients: only a training knows
-        last = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        return OptimizerMemory(None, exact=False, note=f"not known: {why}; with small parameters: {last}")
+
+    def __init__(self, config: RunConfig, model: nn.Module) -> None:
+        self._config, self._model = config, model
+        whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        self.note: str | None = None
+        self._rules: dict[str, _Rule] = {}
+        self._by_groups = False
+        why = self._try(whole, "meta", whole)
+        if why is None:
+            return
+        small = {name: _SMALL[: len(shape)] for name, shape in whole.items()}
+        small_why = self._try(small, "cpu", whole)
+        if small_why is None:
+            self.note = f"its state by a step of small parameters, since with large ones: {why}"
+        else:
+            self.note = f"its state is not known: {why}; with small parameters: {small_why}"
+
+    def memory(self, shapes: Shapes) -> OptimizerMemory:
+        """The state of parameters of these shapes."""
+        if self._rules.keys() != shapes.keys():
+            return OptimizerMemory(None, exact=False)
+        return OptimizerMemory(
+            sum(rule.bytes(shapes[name]) for name, rule in self._rules.items()),
+            all(rule.follows_parts(shapes[name]) for name, rule in self._rules.items()),
+            self._by_groups,
+        )
+
+    def _try(self, shapes: Shapes, device: str, whole: Shapes) -> str | None:
+        """Take the rules from a step; return why not."""
+        try:
+            optimizer, parameters = _stepped(self._config, self._model, shapes, device)
+            rules = {
+                name: _Rule.of(shapes[name], _tensors(optimizer.state.get(parameter, {})))
+                for name, parameter in parameters.items()
+            }
+        except DistTrainError:
+            raise
+        except Exception as error:  # one may read values, know no meta tensors (fused=True), want a closure
+            return _said(error)
+        self._rules, self._by_groups = rules, _by_groups(optimizer)
+        return None
 
 
-def _of_step(config: RunConfig, model: nn.Module, shapes: Shapes) -> OptimizerMemory:
-    optimizer, parameters = _stepped(config, model, shapes, "meta")
-    total, exact = 0, True
-    for name, parameter in parameters.items():
-        for tensor in _tensors(optimizer.state.get(parameter, {})):
-            total += tensor.numel() * tensor.element_size()
-            exact = exact and (tensor.numel() <= 1 or tuple(tensor.shape) == tuple(shapes[name]))
-    return OptimizerMemory(total, exact, _by_groups(optimizer))
+# Sizes of small parameters by dimension: different, so that a state's sizes tell which of them it has.
+_SMALL = (13, 17, 19, 23, 29, 31)
 
 
-def _of_small_parameters(
-    config: RunConfig, model: nn.Module, shapes: Shapes, why: str
-) -> OptimizerMemory:
-    """From real parameters of two rows and columns: their state is as large as they are, or one number."""
-    small = {name: tuple(2 for _ in shape) for name, shape in shapes.items()}
-    optimizer, parameters = _stepped(config, model, small, "cpu")
-    total = 0
-    for name, parameter in parameters.items():
-        for tensor in _tensors(optimizer.state.get(parameter, {})):
-            if tuple(tensor.shape) != small[name] and tensor.numel() > 1:
-                raise ValueError(f"the state of '{name}' has the shape {tuple(tensor.shape)}, it {small[name]}")
-            count = prod(shapes[name]) if tuple(tensor.shape) == small[name] else 1
-            total += count * tensor.element_size()
-    return OptimizerMemory(total, True, _by_groups(optimizer), f"state by a step of small parameters ({why})")
+@dataclass(frozen=True)
+class _Rule:
+    """The states of one parameter: for each the bytes of an element, and the dimensions that it has."""
+
+    states: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], states: list[Tensor]) -> _Rule:
+        return cls(tuple((state.element_size(), _dimensions(shape, tuple(state.shape))) for state in states))
+
+    def bytes(self, shape: tuple[int, ...]) -> int:
+        return sum(size * prod(shape[at] for at in dimensions) for size, dimensions in self.states)
+
+    def follows_parts(self, shape: tuple[int, ...]) -> bool:
+        return all(len(dimensions) in (0, len(shape)) for _, dimensions in self.states)
+
+
+def _dimensions(shape: tuple[int, ...], state: tuple[int, ...]) -> tuple[int, ...]:
+    """Which dimensions of a parameter make the size of a state."""
+    if state == shape:
+        return tuple(range(len(shape)))
+    sizes = [size for size in state if size != 1]
+    if any(shape.count(size) != 1 for size in sizes):
+        raise ValueError(f"a state has the shape {state}, and its parameter {shape}")
+    return tuple(shape.index(size) for size in sizes)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _stepped(

@@ -70,8 +70,7 @@ def _built_for_real(config: RunConfig, why: str) -> nn.Module:
             f"the model {config.model.target} cannot be built without values, and for real it needs more "
             f"than {room / 2**30:.1f} GiB",
             cause=why,
-            hint="let it build under `torch.device('meta')`: no .item(), no numpy, no file of weights while it "
-            "is made",
+            hint="let it build under `torch.device('meta')`: no .item(), no numpy, no file while it is made",
         ) from None
     refuse_lazy_parameters(model)
     return model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,15 +17,11 @@ from dist_train.cli.options.verb import examples
 from dist_train.cli.options.verb_group import SubVerbs
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, size_flags, size_options
 from dist_train.cli.output.json_output import print_json
-from dist_train.cli.run.bundled_example import bundled_example, stands_for_bundled
-from dist_train.cli.run.find_run import find_run
-from dist_train.errors import NotFoundError
+from dist_train.cli.run.find_config import find_config
 from dist_train.jobs.launcher import load_launcher
 
 if TYPE_CHECKING:
     from dist_train.config.launch_section import LaunchConfig
-
-_YAML = (".yaml", ".yml")
 
 
 @click.group(
@@ -52,7 +47,7 @@ def show(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from dist_train.config import load_config
     from dist_train.config import show as lines_of
 
-    resolved = load_config(config_file(source), overrides)
+    resolved = load_config(find_config(source), overrides)
     if as_json:
         values = resolved.config.model_dump(mode="json")
         print_json({"source": resolved.source, "config": values, "origins": resolved.origins})
@@ -89,7 +84,7 @@ def check(
     from dist_train.config import check_config, load_config
     from dist_train.config.static_check import components
 
-    path = config_file(source)
+    path = find_config(source)
     resolved = load_config(path, overrides, size_flags(nodes, gpus_per_node))
     launch, strategy = resolved.config.launch, resolved.config.strategy
     check_config(resolved.config, path.absolute().parent, resolved.origins)
@@ -123,22 +118,6 @@ def check(
 
 def _mesh(fit: StrategyFit) -> str:
     return "" if fit.mesh is None else f" ({' x '.join(f'{name} {size}' for name, size in fit.mesh)})"
-
-
-def config_file(source: str) -> Path:
-    """CONFIG.yaml, or the resolved config that a run keeps."""
-    if stands_for_bundled(source):
-        click.echo(f"[dist-train] no {source} here: taking the one that comes with dist-train", err=True)
-        return bundled_example()
-    if source.endswith(_YAML) or Path(source).is_file():
-        return Path(source)
-    run = find_run(source)
-    if not run.config.exists():
-        raise NotFoundError(
-            f"{source} has no config.yaml", cause="it runs a script or a module, which has no config of ours"
-        )
-    here = Path.cwd()
-    return run.config.relative_to(here) if run.config.is_relative_to(here) else run.config
 
 
 def _check_launch(launch: LaunchConfig, origins: Mapping[str, str]) -> None:

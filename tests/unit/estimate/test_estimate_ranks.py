@@ -1,4 +1,4 @@
-"""What the estimate says of a rank is what a rank holds, to the byte: parameters, gradients, optimizer state."""
+"""Parameters, gradients and optimizer state of an estimate are what a rank holds, to the byte."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 import torch
+from estimate_cases import config_of
 from torch import nn
 
 import dist_train as dt
 from dist_train.distributed.parameter_shards import own_part
-from dist_train.estimate.optimizer_memory import optimizer_memory
+from dist_train.estimate.optimizer_memory import OptimizerState
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.rank_memory import memory_of
 from dist_train.strategies.strategy_fit import fit_strategy
 from dist_train.testing import run_ranks
-from estimate_cases import config_of
 
 pytestmark = pytest.mark.multiprocess
 
 
 class Uneven(nn.Module):
-    """Rows that no number of ranks divides, fewer rows than ranks, a frozen and a tied parameter, a buffer."""
+    """Rows that no number of ranks divides, or fewer than ranks; a frozen, tied parameter; a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ CASES = [
 def test_real_ranks_hold_what_the_closed_form_says(
     strategy: str, options: dict[str, Any], ranks: int, name: str
 ) -> None:
-    for optimizer in OPTIMIZERS if ranks == 3 and not options else ("adamw",):
+    for optimizer in OPTIMIZERS if (name, ranks) == ("uneven", 3) and not options else ("adamw",):
         held = run_ranks(_held, ranks, 90, args=(name, strategy, options, optimizer))
         assert [held[rank] for rank in (0, ranks - 1)] == _expected(name, strategy, options, ranks, optimizer)
 
@@ -108,7 +108,9 @@ def _expected(
     found = memory_of(fitted.strategy, fitted.options, model, ranks, 1)
     expected = []
     for one in (found[0], found[-1]):
-        state = optimizer_memory(config_of(optimizer=OPTIMIZERS[optimizer]), model, one.shapes)
+        state = OptimizerState(config_of(optimizer=OPTIMIZERS[optimizer]), model).memory(one.shapes)
         assert state.exact
-        expected.append({"parameters": one.parameters, "gradients": one.gradients, "optimizer": state.bytes or 0})
+        expected.append(
+            {"parameters": one.parameters, "gradients": one.gradients, "optimizer": state.bytes or 0}
+        )
     return expected
