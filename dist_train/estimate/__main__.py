@@ -21,21 +21,30 @@ def main() -> int:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path.insert(0, asked["folder"])
+    code, record = respond(asked)
+    with answer:
+        json.dump(record, answer)
+    return code
+
+
+def respond(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return exit code and answer. Exceptions of the user's own model, data or optimizer are not caught.
+
+    Args:
+        asked: `config` (text), `on_gpu`, `nodes`, `gpus_per_node`, `most_per_node` (for other sizes) and
+            `gpu_memory` (bytes, or None).
+    """
     try:
         from dist_train.estimate.job_estimate import JobEstimate
 
         config = load_text(asked["config"], "config.yaml").config
         job = JobEstimate(config, on_gpu=asked["on_gpu"])
-        record = job.record(asked["nodes"], asked["gpus_per_node"], asked["gpu_memory"])
+        size = (asked["nodes"], asked["gpus_per_node"])
+        return 0, job.record(*size, asked["most_per_node"], asked["gpu_memory"])
     except DistTrainError as error:
         if error.exit_code == ExitCode.INTERNAL:
             raise
-        json.dump({"what": error.what, "cause": error.cause, "hint": error.hint}, answer)
-        answer.close()
-        return int(error.exit_code)
-    json.dump(record, answer)
-    answer.close()
-    return 0
+        return int(error.exit_code), {"what": error.what, "cause": error.cause, "hint": error.hint}
 
 
 if __name__ == "__main__":

@@ -127,8 +127,11 @@ class JobEstimate:
 
     def smallest(self, memory: int, per_node: int) -> Row | None:
         """The fewest ranks with a strategy that fits, and of those the one that cuts least."""
+        sizes = list(growing_sizes(per_node))
+        if not any(self._may_fit(one, memory) for one in other_candidates(self.config, *sizes[-1])):
+            return None
         lowest = None
-        for nodes, procs in growing_sizes(per_node):
+        for nodes, procs in sizes:
             rows = list(self._fitting(other_candidates(self.config, nodes, procs), memory))
             fitting = [row for row in rows if row.fits(memory)]
             if fitting:
@@ -140,11 +143,19 @@ class JobEstimate:
             lowest = least if least is not None else lowest
         return None
 
-    def record(self, nodes: int, per_node: int, memory: int | None) -> dict[str, Any]:
-        """All of it as JSON; `memory` in bytes of one GPU."""
+    def record(self, nodes: int, per_node: int, most_per_node: int, memory: int | None) -> dict[str, Any]:
+        """All of it as JSON.
+
+        Args:
+            most_per_node: ranks per node at other sizes.
+            memory: bytes of one GPU.
+
+        Raises:
+            ConfigError: the config's strategy does not fit the ranks or the model.
+        """
         rows = self.rows(nodes, per_node)
         parameters = list(self.parts.model.parameters())
-        smallest = None if memory is None else self.smallest(memory, per_node)
+        smallest = None if memory is None else self.smallest(memory, most_per_node)
         found = {
             "model": type(self.parts.model).__name__,
             "parameters": sum(parameter.numel() for parameter in parameters),
@@ -165,6 +176,13 @@ class JobEstimate:
     def _compiled(self) -> Sequence[str]:
         compiled = self.config.trainer.compile is not None
         return ["the model is compiled: it keeps less than these activations"] if compiled else []
+
+    def _may_fit(self, candidate: Candidate, memory: int) -> bool:
+        """Whether there is room without activations."""
+        try:
+            return self.row(candidate, 0).peak <= memory * FITTING_PART
+        except ConfigError:
+            return False
 
     def _fitting(self, candidates: Iterable[Candidate], memory: int | None = None) -> Iterable[Row]:
         for candidate in candidates:

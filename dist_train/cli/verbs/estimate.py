@@ -19,6 +19,9 @@ from dist_train.cli.run.find_config import find_config, import_folder
 
 _HEADS = ("strategy", "mesh", "parameters", "gradients", "optimizer", "activations", "gathered", "peak")
 
+# Of a node, where neither the config nor the command says how many it has.
+_USUAL_GPUS = 8
+
 
 @click.command(
     cls=Verb,
@@ -69,6 +72,7 @@ def estimate(
             "on_gpu": device != "cpu",
             "nodes": launch.nodes,
             "gpus_per_node": procs,
+            "most_per_node": launch.gpus_per_node or _USUAL_GPUS,
             "gpu_memory": gpu_memory,
         }
     )

@@ -60,7 +60,7 @@ class DrawnByNumpy(Layers):
 
 
 class FullOfNumbers(nn.Module):
-    """Needs a value while it is made, and more memory than an estimate takes (it is asked for, and not touched)."""
+    """Needs a value while it is made, and more memory than an estimate takes (none of it is touched)."""
 
     def __init__(self) -> None:
         super().__init__()
