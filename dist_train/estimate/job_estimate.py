@@ -23,6 +23,11 @@ from dist_train.trainer.pretrained import unstarted
 # What stays free for the CUDA context, NCCL's buffers and gaps between blocks.
 FITTING_PART = 0.9
 
+_WHOLE_CASTS = (
+    "activations: autocast keeps a whole copy of every weight in bf16 until the backward pass; "
+    "param_dtype=bf16 with trainer.precision=fp32 keeps none"
+)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -108,6 +113,8 @@ class JobEstimate:
         state = self.parts.optimizer(held[0].shapes)
         if state.bytes is not None and not state.exact and self._is_cut(held[0]):
             notes.append("optimizer: its state has other shapes than the parts, so that it is an estimate")
+        if self.config.trainer.precision == "bf16" and held[0].gathered and held[0].compute_dtype is None:
+            notes.append(_WHOLE_CASTS)
         return Row(candidate, tuple(totals), micro, tuple(notes))
 
     def rows(self, nodes: int, per_node: int) -> list[Row]:

@@ -40,6 +40,7 @@ class MeasuredParts:
         self._batches: SampleBatches | None = None
         self._line: tuple[ActivationMemory, ActivationMemory] | None = None
         self._no_activations = False
+        self._autocast = config.trainer.precision == "bf16"
 
     @property
     def buffers(self) -> int:
@@ -70,7 +71,7 @@ class MeasuredParts:
                     self.model,
                     make_task(self.config),
                     self._batches.of_size(samples),
-                    autocast=self._autocast(compute_dtype),
+                    autocast=self._autocast,
                     compute_dtype=compute_dtype,
                     fused_attention=self._on_gpu,
                 )
@@ -92,7 +93,7 @@ class MeasuredParts:
             with memory_limit(room_for_values()):
                 model, task = make_model(self.config), make_task(self.config)
                 few, more = (
-                    measure(model, task, self._batches.of_size(count), self._autocast(None))
+                    measure(model, task, self._batches.of_size(count), self._autocast)
                     for count in _SMALL_BATCHES
                 )
             self._line = (few, more)
@@ -111,9 +112,6 @@ class MeasuredParts:
                 )
             )
         )
-
-    def _autocast(self, compute_dtype: str | None) -> bool:
-        return self.config.trainer.precision == "bf16" and compute_dtype is None
 
     def _unknown(self, what: str, error: Exception) -> None:
         self._no_activations = True
