@@ -62,12 +62,12 @@ def memory_of(
     if chosen is None:
         return [whole_model_memory(model)]
     found = chosen(options, model, world_size, accumulate)
-    if not found or not all(isinstance(one, RankMemory) for one in found):
+    if not isinstance(found, list) or not found or not all(isinstance(one, RankMemory) for one in found):
         raise ConfigError(
             f"`memory` of {type(strategy).__name__} returns {found!r}",
             hint="return a list of dist_train.strategies.rank_memory.RankMemory, the largest first",
         )
-    return list(found)
+    return found
 
 
 def candidates_of(strategy: object, world_size: int) -> list[dict[str, Any]]:

@@ -103,3 +103,15 @@ class OddOptimizer(torch.optim.SGD):
                 norm = parameter.grad.norm().item()
                 self.state[parameter]["norms"] = torch.full((3,), norm)
         return super().step(closure)
+
+
+class WithScalar(Layers):
+    """One parameter is a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Scaled scores."""
+        return super().forward(inputs) * self.scale
