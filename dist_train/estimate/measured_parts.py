@@ -9,7 +9,7 @@ from dist_train.errors import DistTrainError
 from dist_train.estimate.activation_memory import ActivationMemory, activation_memory, measure
 from dist_train.estimate.optimizer_memory import OptimizerMemory, OptimizerState, Shapes
 from dist_train.estimate.sample_batch import SampleBatches
-from dist_train.estimate.shape_model import ShapeModel, memory_limit, room_for_values
+from dist_train.estimate.shape_model import ShapeModel, memory_limit, memory_for_values
 from dist_train.strategies.rank_memory import bytes_of
 from dist_train.trainer.build_components import make_model, make_task
 
@@ -90,7 +90,7 @@ class MeasuredParts:
     def _with_values(self, samples: int, why: str) -> ActivationMemory:
         if self._line is None:
             assert self._batches is not None
-            with memory_limit(room_for_values()):
+            with memory_limit(memory_for_values()):
                 model, task = make_model(self.config), make_task(self.config)
                 few, more = (
                     measure(model, task, self._batches.of_size(count), self._autocast)

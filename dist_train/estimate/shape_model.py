@@ -59,16 +59,16 @@ def _seeded(config: RunConfig) -> nn.Module:
 
 
 def _built_for_real(config: RunConfig, why: str) -> nn.Module:
-    room = room_for_values()
+    allowed = memory_for_values()
     try:
-        with memory_limit(room):
+        with memory_limit(allowed):
             model = _seeded(config)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         raise ConfigError(
             f"the model {config.model.target} cannot be built without values, and for real it needs more "
-            f"than {room / 2**30:.1f} GiB",
+            f"than {allowed / 2**30:.1f} GiB",
             cause=why,
             hint="let it build under `torch.device('meta')`: no .item(), no numpy, no file while it is made",
         ) from None
@@ -80,7 +80,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def room_for_values() -> int:
+def memory_for_values() -> int:
     """Bytes that tensors with values may take on this machine."""
     return min(_MOST_BYTES, int(psutil.virtual_memory().available * _PART_OF_FREE_MEMORY))
 

@@ -140,7 +140,7 @@ def test_the_size_is_that_of_the_config_or_of_the_flags(dist_train: Any) -> None
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_what_fits_is_told_with_its_mesh(dist_train: Any) -> None:
+def test_what_fits_is_printed_with_its_mesh(dist_train: Any) -> None:
     said = dist_train(
         "config", "check", DIGITS, "strategy=fsdp", "--nodes", "128", "--gpus-per-node", "8", "--json"
     )

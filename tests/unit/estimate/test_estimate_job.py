@@ -95,7 +95,7 @@ def test_offloaded_parts_are_not_on_the_device() -> None:
     assert here.peak - there.peak == rank.parameters + rank.gradients + (rank.optimizer or 0)
 
 
-def test_a_mesh_without_room_for_the_ranks() -> None:
+def test_a_mesh_that_the_ranks_do_not_make() -> None:
     with pytest.raises(ConfigError, match="replicate 3 on 4 ranks"):
         job(strategy={"name": "hsdp", "replicate": 3}).rows(1, 4)
 
