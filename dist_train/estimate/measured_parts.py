@@ -9,7 +9,7 @@ from dist_train.errors import DistTrainError
 from dist_train.estimate.activation_memory import ActivationMemory, activation_memory, measure
 from dist_train.estimate.optimizer_memory import OptimizerMemory, OptimizerState, Shapes
 from dist_train.estimate.sample_batch import SampleBatches
-from dist_train.estimate.shape_model import ShapeModel, memory_limit, memory_for_values
+from dist_train.estimate.shape_model import ShapeModel, memory_for_values, memory_limit
 from dist_train.strategies.rank_memory import bytes_of
 from dist_train.trainer.build_components import make_model, make_task
 
