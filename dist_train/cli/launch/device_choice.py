@@ -63,7 +63,8 @@ def job_size(launch: LaunchConfig) -> tuple[Literal["cpu", "cuda"] | None, int]:
         device = None
     if launch.gpus_per_node is not None or launch.launcher != "local":
         return device, launch.gpus_per_node or 1
-    return device, choose_devices(None, launch).procs
+    gpus = 0 if device == "cpu" else len(visible_gpus())
+    return device, max(1, gpus // launch.nodes)
 
 
 def _no_gpu(asked: str | None, needed: int) -> ConfigError:

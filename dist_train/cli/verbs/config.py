@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     cls=SubVerbs,
     epilog=examples(
         "dist-train config check train.yaml",
-        "dist-train config check train.yaml --nodes 2 --gpus-per-node 8  # and the strategy at this size",
+        "dist-train config check train.yaml --nodes 2 --gpus-per-node 8",
         "dist-train config show train.yaml seed=1  # every value and its origin",
         "dist-train config show digits-1  # of a run",
         "dist-train config schema > train.schema.json  # for editors",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dist_train import registry
-from dist_train.cli.launch import strategy_check
+from dist_train.cli.launch import device_choice, strategy_check
 from dist_train.config import dump_config, load_config
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
@@ -161,6 +161,14 @@ def test_no_process_is_started_where_nothing_can_be_wrong(
 
     monkeypatch.setattr(strategy_check.subprocess, "run", run)
     assert dist_train("config", "check", DIGITS, *words).code == 0
+
+
+def test_a_config_for_gpus_can_be_checked_where_there_is_none(
+    dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_choice, "visible_gpus", list)
+    said = dist_train("config", "check", DIGITS, "launch.device=cuda")
+    assert (said.code, said.err) == (0, "")
 
 
 def test_only_a_strategy_for_any_size_says_so() -> None:
