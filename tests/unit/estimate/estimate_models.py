@@ -56,7 +56,7 @@ class DrawnByNumpy(Layers):
         super().__init__(width)
         drawn = np.random.default_rng(0).normal(size=(width, 8)).astype("float32")
         self.first.weight.data.copy_(torch.from_numpy(drawn))
-        self.norm = float(self.first.weight.norm())
+        self.norm = float(self.first.weight.detach().norm())
 
 
 class FullOfNumbers(nn.Module):

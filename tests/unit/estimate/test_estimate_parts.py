@@ -208,6 +208,7 @@ else:
 """
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_peak_is_near_that_of_a_real_process() -> None:
     real, estimated = (
