@@ -53,15 +53,25 @@ def chosen_candidate(config: RunConfig, nodes: int, per_node: int) -> Candidate:
     return Candidate(name, options, fit_strategy(name, options, nodes * per_node), nodes, per_node, True)
 
 
-def other_candidates(config: RunConfig, nodes: int, per_node: int) -> Iterator[Candidate]:
+def other_candidates(
+    config: RunConfig, nodes: int, per_node: int, notes: dict[str, None]
+) -> Iterator[Candidate]:
     """Every strategy that works with so many ranks, on each of its meshes.
 
     Options of the config's own strategy are kept where another has options of the same names.
+
+    Args:
+        notes: gets those that cannot be loaded.
     """
     for name in registry.names("strategies"):
-        known = load_strategy(name).Options.model_fields
+        try:
+            strategy = load_strategy(name)
+        except ConfigError as error:  # of another package
+            notes[f"{name} is left out: {error.what}"] = None
+            continue
+        known = strategy.Options.model_fields
         kept = {key: value for key, value in config.strategy.options.items() if key in known}
-        for mesh in candidates_of(load_strategy(name), nodes * per_node):
+        for mesh in candidates_of(strategy, nodes * per_node):
             try:
                 fitted = fit_strategy(name, {**kept, **mesh}, nodes * per_node)
             except ConfigError:

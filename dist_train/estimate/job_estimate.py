@@ -126,7 +126,7 @@ class JobEstimate:
         first = self.row(chosen_candidate(self.config, nodes, per_node))
         others = [
             row
-            for row in self._fitting(other_candidates(self.config, nodes, per_node))
+            for row in self._fitting(self._others(nodes, per_node))
             if (row.candidate.fitted.strategy.name, row.candidate.mesh)
             != (first.candidate.fitted.strategy.name, first.candidate.mesh)
         ]
@@ -135,11 +135,11 @@ class JobEstimate:
     def smallest(self, memory: int, per_node: int) -> Row | None:
         """The fewest ranks with a strategy that fits, and of those the one that cuts least."""
         sizes = list(growing_sizes(per_node))
-        if not any(self._may_fit(one, memory) for one in other_candidates(self.config, *sizes[-1])):
+        if not any(self._may_fit(one, memory) for one in self._others(*sizes[-1])):
             return None
         lowest = None
         for nodes, procs in sizes:
-            rows = list(self._fitting(other_candidates(self.config, nodes, procs), memory))
+            rows = list(self._fitting(self._others(nodes, procs), memory))
             fitting = [row for row in rows if row.fits(memory)]
             if fitting:
                 return max(fitting, key=lambda row: row.peak)
@@ -184,6 +184,9 @@ class JobEstimate:
         compiled = self.config.trainer.compile is not None
         return ["the model is compiled: it keeps less than these activations"] if compiled else []
 
+    def _others(self, nodes: int, per_node: int) -> Iterable[Candidate]:
+        return other_candidates(self.config, nodes, per_node, self.parts.notes)
+
     def _may_fit(self, candidate: Candidate, memory: int) -> bool:
         """Whether there is room without activations."""
         try:
@@ -195,8 +198,8 @@ class JobEstimate:
         for candidate in candidates:
             try:
                 yield self.row(candidate, memory)
-            except ConfigError:
-                continue  # the model does not fit this strategy
+            except ConfigError as error:  # the model does not fit this strategy
+                self.parts.notes[f"{candidate.name} is left out: {error.what}"] = None
 
 
 def _best(rows: Sequence[Row], memory: int | None) -> int | None:

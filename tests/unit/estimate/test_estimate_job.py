@@ -106,7 +106,28 @@ def test_a_model_that_the_strategy_cannot_spread_is_refused_and_no_candidate() -
     sections = {"model": scalar, "data": data, "task": None, "loss": "cross_entropy"}
     with pytest.raises(ConfigError, match="single number"):
         job(**sections, **FSDP).rows(1, 4)
-    assert [row.candidate.name for row in job(**sections).rows(1, 4)] == ["ddp"]
+    estimate = job(**sections)
+    assert [row.candidate.name for row in estimate.rows(1, 4)] == ["ddp"]
+    left_out = [note for note in estimate.parts.notes if "is left out" in note]
+    assert [note.split()[0] for note in left_out] == ["fsdp", "hsdp"]
+    assert all("'scale' of WithScalar is a single number" in note for note in left_out)
+
+
+def test_a_strategy_that_cannot_be_loaded_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, load = registry.names, registry.load
+
+    def broken(kind: str, name: str) -> object:
+        if name == "broken":
+            raise ConfigError("the strategy 'broken' cannot be loaded: ImportError: no such library")
+        return load(kind, name)
+
+    monkeypatch.setattr(registry, "names", lambda kind: [*names(kind), "broken"])
+    monkeypatch.setattr(registry, "load", broken)
+    estimate = job()
+    assert len(estimate.rows(1, 2)) == 2
+    assert [
+        note for note in estimate.parts.notes if note.startswith("broken is left out: the strategy 'broken'")
+    ]
 
 
 class Silent(Ddp):
