@@ -139,6 +139,12 @@ def missing(kind: str, name: str) -> dict[str, str]:
     return {package: how for package, how in wanted.items() if importlib.util.find_spec(package) is None}
 
 
+def declares(kind: str, name: str, constant: str) -> bool:
+    """Whether our adapter `name` declares `CONSTANT = True`, read without an import; another's never does."""
+    owner = _owners(kind).get(name)
+    return isinstance(owner, Path) and _literal(owner, constant) is True
+
+
 def companion(kind: str, name: str, part: str) -> ModuleType | None:
     """The module `_NAME/NAME_PART` beside our adapter NAME, imported without it; None where there is none.
 

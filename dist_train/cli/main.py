@@ -34,6 +34,7 @@ VERBS = {
     "list": "List the runs.",
     "checkpoint": "List, verify, show, import and export checkpoints.",
     "predict": "Run a trained model over data, one process per device.",
+    "estimate": "Show the memory that each rank will need, by strategy.",
     "config": "Show, check and describe configs.",
     "env": "Show what this process's environment says of its rank.",
     "devices": "Show the GPUs and who uses them; the cores and memory to be had.",
@@ -46,7 +47,7 @@ GROUPS = {
     "Begin": ("init", "launch", "drill"),
     "A run": ("status", "logs", "profile", "list", "cancel", "resume"),
     "Its results": ("checkpoint", "predict"),
-    "Before a run": ("devices", "config", "env"),
+    "Before a run": ("devices", "config", "estimate", "env"),
     "Shell": ("completion",),
 }
 _ALIASES = {"gpus": "devices"}

@@ -9,6 +9,10 @@ rank_zero_weights    rank 0's weights on all ranks, whose models must be alike
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
 prepared_models      `dt.no_sync` and `dt.clip_grad_norm_`
+strategy_fit         refuse wrong options, or a mesh that the ranks do not fill, without a process group
+__main__             `python -m dist_train.strategies`: the same for the command line, which loads no torch
+rank_memory          what a rank holds of a model, from shapes alone: `RankMemory`
+sharded_memory       the same where fully_shard spreads it, by torch's chunks
 split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout

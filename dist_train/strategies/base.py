@@ -29,6 +29,20 @@ def places_model(strategy: object) -> bool:
     return bool(getattr(strategy, "places_model", False))
 
 
+def refuse_device(strategy: object, options: StrategyOptions, device: str) -> None:
+    """Ask a strategy whether its options fit the device: `refuse_device`, which may be left out.
+
+    Args:
+        device: `cpu` or `cuda`.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    chosen = getattr(strategy, "refuse_device", None)
+    if chosen is not None:
+        chosen(options, device)
+
+
 def place_of(strategy: object, options: StrategyOptions, rank: int, world_size: int) -> Place:
     """Where a strategy puts this rank: `place(options, rank, world_size)`, which may be left out.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.rank_memory import RankMemory, whole_model_memory
 from dist_train.strategies.unwrap import unwrap
+
+# Without options it works at any size, so that a launch need not load torch to check it.
+FITS_ANY_SIZE = True
 
 
 class DdpOptions(StrategyOptions):
@@ -54,6 +59,16 @@ class Ddp:
             bucket_cap_mb=options.bucket_cap_mb,
             **_buffer_arguments(model, options),
         )
+
+    def memory(
+        self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
+    ) -> list[RankMemory]:
+        """The whole model; gradients live in the exchange buffers, or lie beside them."""
+        assert isinstance(options, DdpOptions)
+        whole = whole_model_memory(model, whole_gradients=True)
+        if options.gradient_as_bucket_view:
+            return [whole]
+        return [replace(whole, exchange=whole.gradients)]
 
     def unwrap(self, module: nn.Module) -> nn.Module:
         return unwrap(module)

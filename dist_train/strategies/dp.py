@@ -12,6 +12,7 @@ from torch import nn
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.rank_memory import RankMemory, whole_model_memory
 from dist_train.strategies.torch_data_parallel import BalancedDataParallel
 from dist_train.strategies.unwrap import unwrap
 
@@ -58,6 +59,17 @@ class Dp:
         devices = [torch.device("cuda", index) for index in ids]
         out = devices[0] if options.output_device is None else torch.device("cuda", options.output_device)
         return BalancedDataParallel(model, devices, out, options.first_device_batch)
+
+    def memory(
+        self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
+    ) -> list[RankMemory]:
+        """The whole model: as of one GPU."""
+        note = "of dp with one GPU: with several the first holds all of this but some activations"
+        return [whole_model_memory(model, notes=(note,))]
+
+    def candidates(self, world_size: int) -> list[dict[str, object]]:
+        """None: ddp takes as much memory on each GPU, and is faster."""
+        return []
 
     def unwrap(self, module: nn.Module) -> nn.Module:
         return unwrap(module)

@@ -31,6 +31,11 @@ class Hsdp(ShardedStrategy):
         """Every rank has data of its own."""
         return Place(_mesh(options, world_size), rank, world_size)
 
+    def candidates(self, world_size: int) -> list[dict[str, int]]:
+        """The meshes of this size in which both dimensions have several ranks."""
+        sizes = [size for size in range(2, world_size // 2 + 1) if world_size % size == 0]
+        return [{"replicate": world_size // size, "shard": size} for size in sizes]
+
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         mesh = _mesh(options, run.world_size)
         assert isinstance(options, HsdpOptions)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as torch_dist
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -23,8 +23,10 @@ from torch.distributed.fsdp import (
 from dist_train.distributed.parameter_shards import clip_gradients, gather_after, sharded_modules
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
-from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.base import StrategyOptions, place_of
+from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
+from dist_train.strategies.sharded_memory import ShardPolicy, sharded_memory
 from dist_train.strategies.sharding_units import choose_units, describe_units
 from dist_train.strategies.unwrap import unwrap
 
@@ -55,6 +57,13 @@ class ShardingOptions(StrategyOptions):
     cpu_offload: bool = Field(False, description="shards and optimizer state in CPU memory")
     broadcast_buffers: bool = Field(True, description="rank 0's buffers on all ranks before each forward")
 
+    @field_validator("unit_parameters")
+    @classmethod
+    def _one_kind_of_units(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("units") is not None:
+            raise ValueError(f"units={list(info.data['units'])} says what a unit is too: give one of them")
+        return value
+
 
 class ShardedStrategy:
     """What the strategies have in common that spread every parameter over ranks."""
@@ -72,6 +81,27 @@ class ShardedStrategy:
     def clip_norm(self, module: nn.Module, max_norm: float) -> Tensor:
         return clip_gradients(module.parameters(), max_norm)
 
+    def memory(
+        self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
+    ) -> list[RankMemory]:
+        """What the first and the last rank of a copy hold, by torch's chunks."""
+        assert isinstance(options, ShardingOptions)
+        _refuse_unfit(model)
+        _, shard = place_of(self, options, 0, world_size).mesh[-1]
+        policy = ShardPolicy(
+            options.reshard_after_forward,
+            None if options.param_dtype is None else _DTYPES[options.param_dtype],
+            None if options.reduce_dtype is None else _DTYPES[options.reduce_dtype],
+            options.cpu_offload,
+        )
+        units = choose_units(model, options.units, options.unit_parameters)
+        return sharded_memory(model, units, shard, policy, accumulate)
+
+    def refuse_device(self, options: StrategyOptions, device: str) -> None:
+        """Raise ConfigError for options without a meaning on this kind of device."""
+        if isinstance(options, ShardingOptions):
+            _refuse_offload_on_cpu(options, device)
+
 
 def shard_model(
     model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]
@@ -86,7 +116,8 @@ def shard_model(
         ConfigError: it cannot be sharded so; before anything of it is changed.
     """
     names, sizes = zip(*mesh, strict=True)
-    _refuse_unfit(model, options, run.device)
+    _refuse_offload_on_cpu(options, run.device.type)
+    _refuse_unfit(model)
     units = choose_units(model, options.units, options.unit_parameters)
     chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
@@ -114,14 +145,15 @@ def shard_model(
     return model
 
 
-def _refuse_unfit(model: nn.Module, options: ShardingOptions, device: torch.device) -> None:
-    name = type(model).__name__
-    if options.units is not None and options.unit_parameters is not None:
-        raise ConfigError("units and unit_parameters both say what a unit is", hint="give one of them")
-    if options.cpu_offload and device.type == "cpu":
+def _refuse_offload_on_cpu(options: ShardingOptions, device: str) -> None:
+    if options.cpu_offload and device == "cpu":
         raise ConfigError(
             "cpu_offload=True, and the model is trained on a CPU", hint="leave it out: everything is there"
         )
+
+
+def _refuse_unfit(model: nn.Module) -> None:
+    name = type(model).__name__
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ConfigError(

@@ -10,6 +10,7 @@ rank_cores        refuse a `--bind` that cannot fit
 shown_ranks       --show-ranks: whose stdout the terminal shows
 profile_option    --profile, whose value may be left out
 profiled_ranks    refuse ranks for --profile that the job has not
+strategy_check    refuse a strategy that does not fit the ranks
 log_limit_notice  logs that may grow beyond their disk
 launcher_options  the launcher's own options
 build_job         all of it together: a validated JobSpec

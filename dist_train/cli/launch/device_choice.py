@@ -53,6 +53,20 @@ def choose_devices(asked: str | None, launch: LaunchConfig) -> Devices:
     )
 
 
+def job_size(launch: LaunchConfig) -> tuple[Literal["cpu", "cuda"] | None, int]:
+    """Return device and processes per node of a job that may be meant for another machine than this one.
+
+    The device is None where it depends on the machine.
+    """
+    device: Literal["cpu", "cuda"] | None = "cpu" if launch.device == "cpu" else "cuda"
+    if launch.device == "auto" and launch.launcher == "local":
+        device = None
+    if launch.gpus_per_node is not None or launch.launcher != "local":
+        return device, launch.gpus_per_node or 1
+    gpus = 0 if device == "cpu" else len(visible_gpus())
+    return device, max(1, gpus // launch.nodes)
+
+
 def _no_gpu(asked: str | None, needed: int) -> ConfigError:
     found = inventory()
     hidden = ", ".join(f"{n}={os.environ[n]!r}" for n in visibility_variables(list(found.gpus), os.environ))

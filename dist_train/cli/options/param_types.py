@@ -9,6 +9,7 @@ import click
 from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
 from dist_train.profiling.profiled_steps import parse_ranks, parse_steps
+from dist_train.rundir.format_amounts import parse_size
 from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 # As in dist_train.config.launch_section, which this module does not load.
@@ -60,6 +61,24 @@ class Count(click.ParamType):  # type: ignore[type-arg]
         if number > self.most:
             self.fail(f"{number} is too large: it must be at most {self.most}.", param, ctx)
         return number
+
+
+class MemorySize(click.ParamType):  # type: ignore[type-arg]
+    """Memory of a GPU: `80GiB`, as bytes; `80G` is the same."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text -> bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            found = parse_size(str(value))
+        except ValueError as error:
+            self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
+        if found < 1:
+            self.fail(f"{str(value)[:40]!r} is no memory.", param, ctx)
+        return found
 
 
 class LogLimit(click.ParamType):  # type: ignore[type-arg]

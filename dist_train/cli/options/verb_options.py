@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from dist_train.cli.live import display_mode
-from dist_train.cli.options.param_types import OneOf
+from dist_train.cli.options.param_types import MOST_NODES, MOST_PROCESSES_PER_NODE, Count, OneOf
 from dist_train.cli.options.shell_complete import runs
 from dist_train.errors import UsageError
 
@@ -36,6 +36,31 @@ def run_argument(function: _F) -> _F:
 def json_option(function: _F) -> _F:
     """--json of every verb that only reads."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
+
+
+def size_options(function: _F) -> _F:
+    """--nodes and --gpus-per-node of verbs that look at a config before it is launched."""
+    nodes = once(
+        "-N", "--nodes", "--nnodes", type=Count(1, MOST_NODES), help="Nodes.  [default: the config's]"
+    )
+    procs = once(
+        "--gpus-per-node",
+        "--nproc-per-node",
+        type=Count(1, MOST_PROCESSES_PER_NODE),
+        metavar="G",
+        help="Processes per node.  [default: the config's, or as launch chooses]",
+    )
+    return nodes(procs(function))
+
+
+def size_flags(nodes: int | None, gpus_per_node: int | None) -> dict[str, tuple[Any, str]]:
+    """Return `size_options` as flags of `load_config`: they win over the config's launch section."""
+    given = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    return {
+        f"launch.{name}": (value, f"--{name.replace('_', '-')} {value}")
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def progress_option(function: _F) -> _F:

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dist_train import registry
+from dist_train.cli.launch.device_choice import job_size
 from dist_train.cli.launch.launcher_options import launcher_section, validated_options
+from dist_train.cli.launch.strategy_check import StrategyFit, check_strategy
 from dist_train.cli.options.shell_complete import configs_and_runs
 from dist_train.cli.options.verb import examples
 from dist_train.cli.options.verb_group import SubVerbs
-from dist_train.cli.options.verb_options import SPELLINGS, json_option
+from dist_train.cli.options.verb_options import SPELLINGS, json_option, size_flags, size_options
 from dist_train.cli.output.json_output import print_json
-from dist_train.cli.run.bundled_example import bundled_example, stands_for_bundled
-from dist_train.cli.run.find_run import find_run
-from dist_train.errors import NotFoundError
+from dist_train.cli.run.find_config import find_config
 from dist_train.jobs.launcher import load_launcher
 
 if TYPE_CHECKING:
     from dist_train.config.launch_section import LaunchConfig
-
-_YAML = (".yaml", ".yml")
 
 
 @click.group(
     cls=SubVerbs,
     epilog=examples(
         "dist-train config check train.yaml",
+        "dist-train config check train.yaml --nodes 2 --gpus-per-node 8",
         "dist-train config show train.yaml seed=1  # every value and its origin",
         "dist-train config show digits-1  # of a run",
         "dist-train config schema > train.schema.json  # for editors",
@@ -49,7 +47,7 @@ def show(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from dist_train.config import load_config
     from dist_train.config import show as lines_of
 
-    resolved = load_config(_config_file(source), overrides)
+    resolved = load_config(find_config(source), overrides)
     if as_json:
         values = resolved.config.model_dump(mode="json")
         print_json({"source": resolved.source, "config": values, "origins": resolved.origins})
@@ -74,49 +72,52 @@ def schema(as_json: bool) -> int:
 @config.command(context_settings=SPELLINGS)
 @click.argument("source", metavar="CONFIG", shell_complete=configs_and_runs)
 @click.argument("overrides", nargs=-1, metavar="[a.b=c]...")
+@size_options
 @json_option
-def check(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Look for mistakes as `launch` does, importing and starting nothing."""
+def check(
+    source: str, overrides: tuple[str, ...], nodes: int | None, gpus_per_node: int | None, as_json: bool
+) -> int:
+    """Look for mistakes as `launch` does, importing and starting nothing of yours.
+
+    A strategy with options, or with a mesh that the ranks may not fit, is asked in a process of its own.
+    """
     from dist_train.config import check_config, load_config
     from dist_train.config.static_check import components
 
-    path = _config_file(source)
-    resolved = load_config(path, overrides)
+    path = find_config(source)
+    resolved = load_config(path, overrides, size_flags(nodes, gpus_per_node))
+    launch, strategy = resolved.config.launch, resolved.config.strategy
     check_config(resolved.config, path.absolute().parent, resolved.origins)
-    _check_launch(resolved.config.launch, resolved.origins)
+    _check_launch(launch, resolved.origins)
+    device, procs = job_size(launch)
+    world_size = launch.nodes * procs
+    fit = check_strategy(strategy, world_size, device, resolved.origins)
+    if fit.unchecked is not None:
+        click.echo(f"[dist-train] {fit.unchecked}", err=True)
     targets = {where: part.target for where, _, part in components(resolved.config)}
     record: dict[str, Any] = {
         "ok": True,
         "source": resolved.source,
         "values": len(resolved.origins),
         "components": targets,
-        "strategy": resolved.config.strategy.name,
-        "launcher": resolved.config.launch.launcher,
+        "strategy": strategy.name,
+        "launcher": launch.launcher,
+        "world_size": world_size,
+        "mesh": fit.mesh,
     }
     if as_json:
         print_json(record)
     else:
         click.echo(
             f"ok: {source}: {record['values']} values; {len(targets)} components with their arguments "
-            f"({', '.join(targets)}); strategy {record['strategy']}; launcher {record['launcher']}"
+            f"({', '.join(targets)}); strategy {strategy.name}{_mesh(fit)}; "
+            f"launcher {launch.launcher}, {launch.nodes} node(s) x {procs}"
         )
     return 0
 
 
-def _config_file(source: str) -> Path:
-    """CONFIG.yaml, or the resolved config that a run keeps."""
-    if stands_for_bundled(source):
-        click.echo(f"[dist-train] no {source} here: taking the one that comes with dist-train", err=True)
-        return bundled_example()
-    if source.endswith(_YAML) or Path(source).is_file():
-        return Path(source)
-    run = find_run(source)
-    if not run.config.exists():
-        raise NotFoundError(
-            f"{source} has no config.yaml", cause="it runs a script or a module, which has no config of ours"
-        )
-    here = Path.cwd()
-    return run.config.relative_to(here) if run.config.is_relative_to(here) else run.config
+def _mesh(fit: StrategyFit) -> str:
+    return "" if fit.mesh is None else f" ({' x '.join(f'{name} {size}' for name, size in fit.mesh)})"
 
 
 def _check_launch(launch: LaunchConfig, origins: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.profiled_ranks import profiled_ranks_at, refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.shown_ranks import shown_ranks_at
+from dist_train.cli.launch.strategy_check import check_strategy
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.param_types import (
@@ -173,6 +174,8 @@ def changed_spec(opened: OpenedRun, changes: Changes) -> tuple[JobSpec, list[str
     refuse_unfit_binding(spec, opened.launcher.name)
     refuse_unfit_profile(spec)
     notices = [*_size_notice(old, spec), *_shown_ranks_notice(old, spec), *_gpu_notice(old, spec)]
+    if spec.world_size != old.world_size and spec.config_yaml is not None:
+        notices += _strategy_notice(spec, str(opened.run.config))
     if changes.log_limit is not None and opened.run_dir_on_nodes is None:
         notices += log_limit_notice(changes.log_limit, opened.run.path)
     return spec, notices
@@ -219,6 +222,15 @@ def _shown_ranks_notice(old: JobSpec, new: JobSpec) -> list[str]:
     return [
         f"stdout is shown of rank {new.show_ranks}: this size lacks some of --show-ranks {old.show_ranks}"
     ]
+
+
+def _strategy_notice(spec: JobSpec, source: str) -> list[str]:
+    """Refuse a size that the strategy's mesh does not have."""
+    from dist_train.config.load import load_text
+
+    resolved = load_text(spec.config_yaml or "", source)
+    fit = check_strategy(resolved.config.strategy, spec.world_size, spec.device, resolved.origins)
+    return [] if fit.unchecked is None else [fit.unchecked]
 
 
 def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:

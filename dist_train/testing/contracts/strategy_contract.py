@@ -36,7 +36,8 @@ def check_strategy(
     shares of the samples, equal those of a hand-written loop in one process within a relative 1e-9; the ranks
     begin with rank 0's weights; tied parameters stay tied and frozen ones as they are; unwrap gives the
     user's own module; nothing is left when the run is closed. A strategy with `one_process` refuses two ranks
-    by a ConfigError instead. Its places cover the data coordinates, and one rank of each counts.
+    by a ConfigError instead. Its places cover the data coordinates, and one rank of each counts. Its ranks
+    hold what can be (`check_memory`).
 
     Args:
         timeout_s: for each number of ranks.
@@ -52,6 +53,7 @@ def check_strategy(
     else:
         raise AssertionError(f"{name}: Options takes a name that it does not have")
     check_places(strategy)
+    check_memory(strategy)
     expected, given = train_by_hand(), dict(options or {})
     _compare(name, _run(name, 1, timeout_s, given), expected)
     if getattr(strategy, "one_process", False):
@@ -95,6 +97,36 @@ def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> Non
         counting = sorted(place.data_rank for place in places if place.counts)
         coordinates = list(range(places[0].data_size)) if places else []
         assert counting == coordinates, f"{where}: one rank counts for each data coordinate, not {counting}"
+
+
+def check_memory(strategy: Strategy, worlds: Sequence[int] = range(2, 9)) -> None:
+    """Raise AssertionError where what the ranks hold, as `dist-train estimate` adds it up, cannot be.
+
+    Each rank names every parameter of the model, holds no more of one than there is, and has memory for what
+    it holds. Sizes that the strategy refuses are left out.
+    """
+    from dist_train.strategies.base import is_for_one_process, places_of
+    from dist_train.strategies.rank_memory import bytes_of, memory_of
+
+    model, options = _model(seed=0), strategy.Options()
+    whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    size = bytes_of(model.parameters()) // sum(math.prod(shape) for shape in whole.values())
+    for world_size in [1] if is_for_one_process(strategy) else worlds:
+        where = f"memory of {strategy.name} on {world_size} rank(s)"
+        try:
+            places_of(strategy, options, world_size)
+        except ConfigError:
+            continue
+        for held in memory_of(strategy, options, model, world_size, 1):
+            assert list(held.shapes) == list(whole), (
+                f"{where}: it names {list(held.shapes)}, not {list(whole)}"
+            )
+            assert 0 <= held.rank < world_size, f"{where}: there is no rank {held.rank}"
+            parts = {name: math.prod(shape) for name, shape in held.shapes.items()}
+            larger = [name for name, count in parts.items() if count > math.prod(whole[name])]
+            assert not larger, f"{where}: rank {held.rank} holds more of {larger} than there is"
+            least = size * sum(parts.values())
+            assert held.parameters >= least, f"{where}: {held.parameters} bytes for parts of {least}"
 
 
 def _run(name: str, n: int, timeout_s: float, options: dict[str, Any]) -> list[dict[str, Any]]:

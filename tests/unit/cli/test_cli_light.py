@@ -39,6 +39,8 @@ def loaded_after(words: list[str]) -> tuple[int, set[str]]:
         (["predict"], 66),
         (["config", "check", str(DIGITS)], 0),
         (["config", "schema"], 0),
+        (["estimate", str(DIGITS), "--gpu-memory", "1"], 2),
+        (["estimate", "no-such-run"], 66),
         (["env", "--explain"], 0),
         (["init", "new"], 0),
         (["drill", "--help"], 0),

@@ -233,3 +233,31 @@ def test_a_strategy_that_trains_otherwise(facts: dict[str, Any], words: str | No
     else:
         with pytest.raises(AssertionError, match=words):
             compare()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parameters": 10}, "10 bytes for parts of"),
+        ({"shapes": {"0.weight": (5, 6)}}, "it names ['0.weight'], not"),
+        ({"rank": 9}, "there is no rank 9"),
+        (
+            {"shapes": {"0.weight": (50, 6), "0.bias": (5,), "2.weight": (3, 5), "2.bias": (3,)}},
+            "holds more of ['0.weight'] than there is",
+        ),
+    ],
+)
+def test_a_strategy_whose_memory_cannot_be(changes: dict[str, Any], words: str) -> None:
+    from dataclasses import replace
+
+    from dist_train.strategies.ddp import Ddp
+    from dist_train.strategies.rank_memory import whole_model_memory
+
+    class Other(Ddp):
+        def memory(self, options: Any, model: Any, world_size: int, accumulate: int) -> Any:
+            return [replace(whole_model_memory(model), **changes)]
+
+    strategies.check_memory(Ddp())
+    with pytest.raises(AssertionError) as caught:
+        strategies.check_memory(Other())
+    assert words in str(caught.value)
