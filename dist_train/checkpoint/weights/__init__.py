@@ -4,8 +4,11 @@ model_io            load_model, save_model
 import_weights      open weights of any known format
 safetensors_file    safetensors files of other tools
 torch_file          torch.save files, without pickle
+weight_tensors      weights by name, in memory or read when they are asked for
 find_state_dict     the state dict inside a larger record
 prefixes            names that wrappers prefix
 precision           exact widening
+byte_pieces         digest and write weights, one tensor at most in memory
+output_formats      what weights are written as
 convert             import and export of weight files
 """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.format.manifest import Manifest
@@ -18,17 +17,15 @@ from dist_train.checkpoint.store.checkpoint_names import step_names
 from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.find_latest import load_newest
 from dist_train.checkpoint.store.open_storage import open_checkpoint
-from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
-from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint, read_when_asked
 from dist_train.checkpoint.weights.find_state_dict import find_state_dict
-from dist_train.checkpoint.weights.safetensors_file import read_safetensors
+from dist_train.checkpoint.weights.safetensors_file import open_safetensors, second_names
 from dist_train.checkpoint.weights.torch_file import read_torch_file
+from dist_train.checkpoint.weights.weight_tensors import WeightTensors
 from dist_train.errors import CheckpointError, NotFoundError
 from dist_train.near_names import nearest
 from dist_train.rundir.step_names import parse_step
 
-# Keys of a safetensors header that are not names of tensors.
-_NOT_ALIASES = ("format", "prefix")
 # The entry of the callback `ema`: averages by the model's names (dist_train/trainer/callbacks/ema.py).
 EMA = "ema"
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -37,21 +34,24 @@ _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a file or checkpoint, in host memory.
+    """The weights of a file or checkpoint.
 
     Args:
-        tensors: by the names in the file, tied ones under each of theirs.
+        tensors: by the names in the file, tied ones under each of theirs; those of torch.save in host memory,
+            others are read when they are asked for.
         extra: entries that are not tensors (a module's get_extra_state).
         origin: the kind of file, for the log.
         unused: what else the file holds.
         manifest: that of our checkpoint.
+        is_ours: of a checkpoint of ours: the names are the plain module's.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: WeightTensors
     extra: dict[str, Any]
     origin: str
     unused: tuple[str, ...] = field(default=())
     manifest: Manifest | None = None
+    is_ours: bool = False
 
 
 def open_weights(path: Path, entry: str | None = None) -> Weights:
@@ -85,7 +85,7 @@ def _is_safetensors(head: bytes) -> bool:
 def _checkpoint(path: Path, entry: str | None) -> Weights:
     if not (path / MANIFEST).exists():
         raise NotFoundError(f"{path} is no checkpoint: it has no {MANIFEST}", hint=_instead(path))
-    return _of_checkpoint(read_checkpoint(*open_checkpoint(path)), entry)
+    return _of_checkpoint(read_checkpoint(*open_checkpoint(path), read_when_asked), entry)
 
 
 def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]:
@@ -105,7 +105,7 @@ def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]
 
 
 def _newest(folder: Path, entry: str | None) -> tuple[Weights, Path]:
-    loaded = load_newest(FileStorage(folder), read_only=True)
+    loaded = load_newest(FileStorage(folder), read_only=True, memory_for=read_when_asked)
     if loaded is None:
         raise NotFoundError(f"there is no checkpoint in {folder}")
     return _of_checkpoint(loaded, entry), folder / loaded.name
@@ -127,30 +127,28 @@ def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
         )
     key = entry or (MAIN if MAIN in modules else modules[0])
     return Weights(
-        _in_memory(module_tensors(key, loaded)),
+        WeightTensors(module_tensors(key, loaded)),
         decode(loaded.entries[key]["content"]["extra"], loaded.tensors),
         f"checkpoint of step {loaded.manifest.step}, entry '{key}'",
         tuple(sorted(set(loaded.entries) - {key})),
         loaded.manifest if key == MAIN or len(modules) == 1 else None,
+        is_ours=True,
     )
-
-
-def _in_memory(tensors: Mapping[str, torch.Tensor | StoredTensor]) -> dict[str, torch.Tensor]:
-    return {name: one.read() if isinstance(one, StoredTensor) else one for name, one in tensors.items()}
 
 
 def _averaged(loaded: LoadedCheckpoint) -> Weights:
     """The weights of the callback `ema`: the model's names, with the averages in place of its tensors."""
-    averages, aliases = loaded.below(EMA), loaded.manifest.aliases
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in _in_memory(module_tensors(MAIN, loaded)).items():
+    averages, aliases = loaded.stored_below(EMA), loaded.manifest.aliases
+    tensors = {}
+    for name, tensor in module_tensors(MAIN, loaded).items():
         first = aliases.get(f"{MAIN}/{name}", f"{MAIN}/{name}").removeprefix(f"{MAIN}/")
         tensors[name] = averages.get(first, tensor)
     return Weights(
-        tensors,
+        WeightTensors(tensors),
         decode(loaded.entries[MAIN]["content"]["extra"], loaded.tensors),
         f"checkpoint of step {loaded.manifest.step}, entry '{EMA}'",
         tuple(sorted(set(loaded.entries) - {EMA})),
+        is_ours=True,
     )
 
 
@@ -171,19 +169,16 @@ def _safetensors(path: Path, entry: str | None) -> Weights:
         raise CheckpointError(
             f"{path} is a safetensors file, which has no entry '{entry}': it is one state dict"
         )
-    header, tensors = read_safetensors(path)
-    aliases = {
-        second: first
-        for second, first in header.metadata.items()
-        if second not in _NOT_ALIASES and second not in tensors and first in tensors
-    }
+    reader = open_safetensors(path)
+    tensors = reader.stored()
+    aliases = second_names(reader.header.metadata, tensors)
     tied = {second: tensors[first] for second, first in aliases.items()}
-    return Weights(tensors | tied, {}, "safetensors")
+    return Weights(WeightTensors(tensors | tied), {}, "safetensors")
 
 
 def _torch_file(path: Path, entry: str | None) -> Weights:
     found = find_state_dict(read_torch_file(path), str(path), entry)
-    tensors = {name: value for name, value in found.state.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in found.state.items() if isinstance(value, Tensor)}
     extra = {name: value for name, value in found.state.items() if name not in tensors}
     origin = f"torch.save, entry '{found.entry}'" if found.entry else "torch.save"
-    return Weights(tensors, extra, origin, found.unused)
+    return Weights(WeightTensors(tensors), extra, origin, found.unused)

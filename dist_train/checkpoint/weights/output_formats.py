@@ -1,0 +1,112 @@
+"""What weights are written as: one safetensors file, several with an index, or a file of torch.save."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from dist_train.checkpoint.format.byte_stream import Write
+from dist_train.checkpoint.format.hashing import Digested
+from dist_train.checkpoint.format.tensor_bytes import check_storable
+from dist_train.checkpoint.state.module_state import Stored
+from dist_train.checkpoint.weights.byte_pieces import digests_by_name, write_safetensors
+from dist_train.checkpoint.weights.import_weights import Weights
+from dist_train.checkpoint.weights.weight_tensors import WeightTensors
+from dist_train.errors import CheckpointError
+from dist_train.rundir.durable_files import durable_file
+
+SAFETENSORS = ".safetensors"
+# Smaller pieces are joined for one write.
+_JOIN_BYTES = 1 << 20
+# Write a new file or directory; return the digests of all that was read for it, by name.
+Save = Callable[[Path], dict[str, Digested]]
+
+
+def check_storable_as(
+    weights: Weights, source: Path, target: Path, max_shard_bytes: int | None = None
+) -> None:
+    """Refuse what the target's format cannot hold.
+
+    Raises:
+        CheckpointError: naming it.
+    """
+    for name, tensor in weights.tensors.stored.items():
+        if isinstance(tensor, torch.Tensor):
+            check_storable(name, tensor)
+    if weights.extra and _is_safetensors(target, max_shard_bytes):
+        raise CheckpointError(
+            f"'{min(weights.extra)}' in {source} is no tensor, and a safetensors file holds nothing else",
+            hint="give --out a name that ends in .pt, or load_model(path, model) as it is",
+        )
+
+
+def save_as(weights: Weights, target: Path, max_shard_bytes: int | None = None) -> Save:
+    """Return what writes the weights in the format that the target's name says."""
+    if _is_safetensors(target, max_shard_bytes):
+        return lambda path: _save_safetensors(weights.tensors, path)
+    return lambda path: _save_torch_file(weights, path)
+
+
+def _is_safetensors(target: Path, max_shard_bytes: int | None) -> bool:
+    return max_shard_bytes is not None or target.suffix == SAFETENSORS
+
+
+def _save_safetensors(tensors: WeightTensors, path: Path) -> dict[str, Digested]:
+    aliases = tensors.aliases()
+    stored = {name: one for name, one in tensors.stored.items() if name not in aliases}
+    digests = write_file(path, stored, {**aliases, "format": "pt"})
+    return digests | {second: digests[first] for second, first in aliases.items()}
+
+
+def write_file(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> dict[str, Digested]:
+    """Write one safetensors file, durably; return the digest of each tensor."""
+    with durable_file(path) as write:
+        joined = _Joined(write)
+        digests = write_safetensors(joined.write, tensors, metadata)
+        joined.flush()
+    return digests
+
+
+class _Joined:
+    """Joins small pieces for one write."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._waiting = bytearray()
+
+    def write(self, piece: memoryview) -> None:
+        if len(self._waiting) + len(piece) > _JOIN_BYTES:
+            self.flush()
+        if len(piece) > _JOIN_BYTES:
+            self._write(piece)
+        else:
+            self._waiting += piece
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._write(memoryview(self._waiting))
+            self._waiting = bytearray()
+
+
+def _save_torch_file(weights: Weights, path: Path) -> dict[str, Digested]:
+    tensors = weights.tensors.in_memory()
+    with open(path, "xb") as file:
+        try:
+            torch.save({**tensors, **weights.extra}, file)
+        except RuntimeError as error:
+            # torch's own report of a full disk hides the system's.
+            raise _system_error(error) from error
+        file.flush()
+        os.fsync(file.fileno())
+    return digests_by_name(WeightTensors(tensors))
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """Return the OSError that caused an error; the error itself where there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
