@@ -13,6 +13,7 @@ from dist_train.checkpoint.format.tensor_bytes import dtype_name, host, view_byt
 from dist_train.checkpoint.format.tensor_file import file_head, refuse_reserved_name, write_order
 from dist_train.checkpoint.state.module_state import Stored
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.checkpoint.weights.file_part import naming_file
 from dist_train.checkpoint.weights.weight_tensors import WeightTensors
 
 # Read, digested and written at a time.
@@ -23,7 +24,10 @@ def byte_pieces(tensor: Stored) -> Iterator[memoryview]:
     """Return the bytes of a tensor in their order; of one that is read when asked for, rows at a time."""
     if isinstance(tensor, StoredTensor):
         for box in row_boxes(tensor.shape, tensor.dtype.itemsize):
-            yield view_bytes(host(tensor.read(box)))
+            # Not to be taken for an error of the file that is written meanwhile.
+            with naming_file(tensor.key):
+                rows = tensor.read(box)
+            yield view_bytes(host(rows))
     else:
         yield view_bytes(host(tensor))
 

@@ -15,6 +15,7 @@ from dist_train.checkpoint.format.tensor_file import Header, read_header, read_u
 from dist_train.checkpoint.format.tensor_memory import OwnMemory
 from dist_train.checkpoint.store.file import FileStream
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.checkpoint.weights.file_part import naming_file
 
 # Keys of a header's metadata that are not second names of tensors.
 _NOT_ALIASES = ("format", "prefix")
@@ -66,11 +67,9 @@ class SafetensorsReader:
         if shape:
             start += box.offset[0] * (count // shape[0])
             rows = Box((box.offset[0], *(0 for _ in shape[1:])), (box.shape[0], *shape[1:]))
-        with FileStream(self.path) as stream:
+        with naming_file(self.path), FileStream(self.path) as stream:
             stream.seek(start)
-            (tensor,) = OwnMemory().fill(
-                [(dtype, rows.shape)], lambda view: _fill(stream, view, self.path.name)
-            )
+            (tensor,) = OwnMemory().fill([(dtype, rows.shape)], lambda view: _fill(stream, view, self.path))
         return tensor if rows == box else tensor[box.slices_in(rows)]
 
     def stored(self) -> dict[str, StoredTensor]:
@@ -78,12 +77,12 @@ class SafetensorsReader:
         return {key: StoredTensor(self, key) for key in self.header.tensors}
 
 
-def _fill(stream: ByteStream, view: memoryview, name: str) -> None:
+def _fill(stream: ByteStream, view: memoryview, path: Path) -> None:
     at = 0
     while at < len(view):
         count = stream.readinto(view[at:])
         if not count:
-            raise DamagedCheckpoint(f"{name} is cut short", file=name)
+            raise DamagedCheckpoint(f"{path} is cut short", file=path.name)
         at += count
 
 
@@ -97,10 +96,10 @@ def open_safetensors(path: Path, start: int = 0) -> SafetensorsReader:
     Raises:
         DamagedCheckpoint: it is not a safetensors file, or cut short.
     """
-    with FileStream(path) as stream:
+    with naming_file(path), FileStream(path) as stream:
         stream.seek(start)
         size = max(0, stream.size - start)
-        header = read_header(path.name, size, lambda view: _fill(stream, view, path.name))
+        header = read_header(str(path), size, lambda view: _fill(stream, view, path))
         at = stream.tell()
     starts = {}
     for key, (_dtype, _shape, count) in header.tensors.items():

@@ -311,7 +311,9 @@ def test_folders_that_are_no_checkpoint_name_the_right_one(tmp_path: Path) -> No
             dt.checkpoint.load_model(folder, Tied())
     (tmp_path / "dcp").mkdir()
     (tmp_path / "dcp" / ".metadata").write_bytes(b"")
-    with pytest.raises(NotFoundError, match="dcp_to_torch"):
+    with pytest.raises(
+        CheckpointError, match=r"dcp/\.metadata is not what torch\.distributed\.checkpoint writes"
+    ):
         dt.checkpoint.load_model(tmp_path / "dcp", Tied())
 
 
