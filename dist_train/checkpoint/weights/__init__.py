@@ -14,6 +14,8 @@ find_state_dict     the state dict inside a larger record
 prefixes            names that wrappers prefix
 precision           exact widening
 byte_pieces         digest and write weights, one tensor at most in memory
+output_file         write one safetensors file
+sharded_output      write several with an index
 output_formats      what weights are written as
 convert             import and export of weight files
 """

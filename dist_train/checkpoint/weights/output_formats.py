@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from dist_train.checkpoint.format.byte_stream import Write
 from dist_train.checkpoint.format.hashing import Digested
 from dist_train.checkpoint.format.tensor_bytes import check_storable
-from dist_train.checkpoint.state.module_state import Stored
-from dist_train.checkpoint.weights.byte_pieces import digests_by_name, write_safetensors
+from dist_train.checkpoint.weights.byte_pieces import digests_by_name
 from dist_train.checkpoint.weights.import_weights import Weights
+from dist_train.checkpoint.weights.output_file import write_file
+from dist_train.checkpoint.weights.sharded_output import save_sharded
 from dist_train.checkpoint.weights.weight_tensors import WeightTensors
 from dist_train.errors import CheckpointError
-from dist_train.rundir.durable_files import durable_file
 
 SAFETENSORS = ".safetensors"
-# Smaller pieces are joined for one write.
-_JOIN_BYTES = 1 << 20
 # Write a new file or directory; return the digests of all that was read for it, by name.
 Save = Callable[[Path], dict[str, Digested]]
 
@@ -45,7 +42,9 @@ def check_storable_as(
 
 def save_as(weights: Weights, target: Path, max_shard_bytes: int | None = None) -> Save:
     """Return what writes the weights in the format that the target's name says."""
-    if _is_safetensors(target, max_shard_bytes):
+    if max_shard_bytes is not None:
+        return lambda path: save_sharded(weights.tensors, path, max_shard_bytes)
+    if target.suffix == SAFETENSORS:
         return lambda path: _save_safetensors(weights.tensors, path)
     return lambda path: _save_torch_file(weights, path)
 
@@ -59,36 +58,6 @@ def _save_safetensors(tensors: WeightTensors, path: Path) -> dict[str, Digested]
     stored = {name: one for name, one in tensors.stored.items() if name not in aliases}
     digests = write_file(path, stored, {**aliases, "format": "pt"})
     return digests | {second: digests[first] for second, first in aliases.items()}
-
-
-def write_file(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> dict[str, Digested]:
-    """Write one safetensors file, durably; return the digest of each tensor."""
-    with durable_file(path) as write:
-        joined = _Joined(write)
-        digests = write_safetensors(joined.write, tensors, metadata)
-        joined.flush()
-    return digests
-
-
-class _Joined:
-    """Joins small pieces for one write."""
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._waiting = bytearray()
-
-    def write(self, piece: memoryview) -> None:
-        if len(self._waiting) + len(piece) > _JOIN_BYTES:
-            self.flush()
-        if len(piece) > _JOIN_BYTES:
-            self._write(piece)
-        else:
-            self._waiting += piece
-
-    def flush(self) -> None:
-        if self._waiting:
-            self._write(memoryview(self._waiting))
-            self._waiting = bytearray()
 
 
 def _save_torch_file(weights: Weights, path: Path) -> dict[str, Digested]:

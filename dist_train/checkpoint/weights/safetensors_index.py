@@ -16,7 +16,7 @@ from dist_train.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 _SUFFIX = ".safetensors.index.json"
-WEIGHT_MAP = "weight_map"
+WEIGHT_MAP, METADATA = "weight_map", "metadata"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def open_index(path: Path) -> IndexedTensors:
         names.setdefault(file, []).append(name)
     tensors: dict[str, StoredTensor] = {}
     unused: list[str] = []
-    metadata = {name: text for name, text in index.get("metadata", {}).items() if isinstance(text, str)}
+    metadata = {name: text for name, text in index[METADATA].items() if isinstance(text, str)}
     for file in sorted(names):
         part = path.parent / file
         if not part.is_file():
@@ -88,7 +88,8 @@ def _read_index(path: Path) -> dict[str, dict[str, str]]:
         raise _malformed(path, str(error)) from error
     if not isinstance(index, dict) or not isinstance(index.get(WEIGHT_MAP), dict):
         raise _malformed(path, f"it has no {WEIGHT_MAP}")
-    if not isinstance(index.get("metadata", {}), dict):
+    index[METADATA] = index.get(METADATA) or {}
+    if not isinstance(index[METADATA], dict):
         raise _malformed(path, "its metadata are no object")
     for name, file in index[WEIGHT_MAP].items():
         if not isinstance(file, str) or not is_plain_name(file):
@@ -111,5 +112,5 @@ def index_bytes(files: Mapping[str, str], total_bytes: int, aliases: Mapping[str
         aliases: second names of tied tensors, each with the first one, which is stored.
     """
     metadata = {"total_size": total_bytes, **aliases}
-    index = {"metadata": metadata, WEIGHT_MAP: dict(sorted(files.items()))}
+    index = {METADATA: metadata, WEIGHT_MAP: dict(sorted(files.items()))}
     return (json.dumps(index, indent=2) + "\n").encode()

@@ -80,6 +80,8 @@ def test_tensors_that_the_index_leaves_out_are_said(tmp_path: Path) -> None:
 def test_second_names_stand_in_the_index_or_in_a_file(tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", {"format": "pt", "c": "b"})
     safetensors.torch.save_file({"b": torch.zeros(2)}, tmp_path / "b.safetensors")
+    write(tmp_path, {"metadata": None, "weight_map": {"a": "a.safetensors"}})
+    assert list(open_weights(tmp_path).tensors) == ["a"]
     write(tmp_path, {"metadata": {"d": "a"}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}})
     found = {name: tensor.tolist() for name, tensor in open_weights(tmp_path).tensors.items()}
     assert found == {"a": [1, 1], "b": [0, 0], "c": [0, 0], "d": [1, 1]}
@@ -127,7 +129,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no map": (lambda folder: write(folder, {"weight_map": [FIRST]}), rf"{INDEX} .*has no weight_map"),
     "an empty map": (lambda folder: write(folder, {"weight_map": {}}), rf"{INDEX} .*names no tensor"),
     "metadata that are a list": (
-        lambda folder: write(folder, {"metadata": [], "weight_map": {"a": FIRST}}),
+        lambda folder: write(folder, {"metadata": [1], "weight_map": {"a": FIRST}}),
         rf"{INDEX} .*its metadata are no object",
     ),
 }
