@@ -1,4 +1,4 @@
-"""The weights of a file by name: in memory, or read when they are asked for, each time anew."""
+"""The weights of a file by name: in memory, or read when they are asked for, each time again."""
 
 from __future__ import annotations
 
