@@ -97,7 +97,8 @@ def page(records: Path) -> str:
 def _section(name: str, record: Path, facts: dict[str, object]) -> Iterator[str]:
     yield f"\n## {name}\n"
     where = f"{facts['date']}, {facts['machine']}, Python {facts['python']}"
-    yield f"{where}; load before {facts['load_before']:.1f}."
+    load = facts["load_before"]
+    yield f"{where}; load before {'not recorded' if load is None else f'{load:.1f}'}."
     yield f"{facts['versions']}.\n"
     yield "| measured | case | median [95 % interval] | n | ratio [95 % interval] | aim | |"
     yield "|---|---|---|---|---|---|---|"

@@ -5,6 +5,8 @@ save_results        what saving and loading return
 collective_write    one save by all ranks
 snapshot_writer     rank 0's part: stage, write, publish
 rank_files          the files of one rank
+sharded_state       which rank writes which parts of sharded tensors
+collective_load     choose and verify a checkpoint, all ranks together
 init_from           begin with a checkpoint that is named
 node_readers        read once per node, for all its ranks
 rank_zero_writes    rank 0 works, called by all ranks or by it alone

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_train.checkpoint.format.layout import MANIFEST
-from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.format.manifest import Manifest, copies_of_parts
 from dist_train.checkpoint.store.checkpoint_names import is_there, read_manifest, step_names
 from dist_train.checkpoint.store.last_finite import read_non_finite
 from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
@@ -123,6 +123,7 @@ def _verified(storage: CheckpointStorage, name: str) -> dict[str, Any]:
         "path": report.location,
         "bytes": report.bytes,
         "files": files,
+        "copies": None if report.manifest is None else copies_of_parts(report.manifest),
         "non_finite": _non_finite(storage, name, report.problems),
         "problems": list(report.problems),
     }

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from dist_train.checkpoint.agreement import on_every_rank, with_all_ranks
+from dist_train.checkpoint.agreement import on_every_rank, on_rank_zero, with_all_ranks
+from dist_train.checkpoint.collective_load import load_newest_together, load_step_together
 from dist_train.checkpoint.collective_write import RankShare, RankZeroWork, write_collectively
 from dist_train.checkpoint.format.layout import FENCE
 from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
-from dist_train.checkpoint.long_work import on_rank_zero_for_long
 from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
@@ -44,10 +44,9 @@ from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_s
 from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
-from dist_train.checkpoint.store.find_latest import load_newest, reading
 from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved
 from dist_train.checkpoint.store.open_storage import Location, open_storage
-from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.checkpoint.store.retention import Retention, apply_retention
 from dist_train.checkpoint.store.run_identity import refuse_other_run
 from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
@@ -294,31 +293,23 @@ class CheckpointManager:
         check_init_from(init_from, fresh_optimizer)
         control = self.control
         on_every_rank(control, lambda: refuse_unstorable(state, control.rank))
-        readers, chosen = find_readers(control), list[LoadedCheckpoint]()
-
-        def choose() -> JsonValue:
-            if self._has_number:
-                self.begin_attempt()
-            with reading(self.storage):
-                found = load_newest(self.storage, memory_for=readers.memory_for)
-            if found is None:
-                note_restored(None)
-                return None
-            self._check_run(found)
-            chosen.append(found)
-            return [found.name, found.manifest.self_hash]
-
-        answer = on_rank_zero_for_long(control, choose)
-        if answer is None and init_from is not None:
-            named = load_named(control, init_from, readers)
+        own = load_newest_together(control, self.storage, self._begin_numbered_attempt, self._check_run)
+        if own is None and control.is_main:
+            note_restored(None)
+        if own is None and init_from is not None:
+            named = load_named(control, init_from, find_readers(control))
             if not fresh_optimizer:
                 return self._restore(state, named)
             load_weights_of(control, state, named)
             return None
-        if answer is None:
+        if own is None:
             logger.debug("no checkpoint in %s: beginning at step 0", self.storage.location)
             return None
-        return self._restore(state, readers.load_chosen(lambda: self.storage, answer, chosen))
+        return self._restore(state, own)
+
+    def _begin_numbered_attempt(self) -> None:
+        if self._has_number:
+            self.begin_attempt()
 
     def _check_run(self, found: LoadedCheckpoint) -> None:
         if self._run_id:
@@ -340,15 +331,9 @@ class CheckpointManager:
             NotFoundError: there is no such step; CheckpointError: it is damaged or does not fit.
             UnavailableError: the storage cannot be read.
         """
-        readers, chosen = find_readers(self.control), list[LoadedCheckpoint]()
-
-        def load_it() -> JsonValue:
-            with reading(self.storage):
-                chosen.append(read_checkpoint(self.storage, self._name_of(step), readers.memory_for))
-            return [chosen[0].name, chosen[0].manifest.self_hash]
-
-        answer = on_rank_zero_for_long(self.control, load_it)
-        return self._restore(state, readers.load_chosen(lambda: self.storage, answer, chosen))
+        control = self.control
+        name = on_rank_zero(control, lambda: self._name_of(step))
+        return self._restore(state, load_step_together(control, self.storage, str(name)))
 
     def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
         control = self.control

@@ -17,6 +17,7 @@ device_map            record which GPU each rank computes on
 cuda_visible_devices  warn where a script has changed CUDA_VISIBLE_DEVICES
 transfer, pytree      `dt.to_device`, and the tensors inside nested containers
 seeding, determinism  seeds for each rank and purpose; what bitwise reproducibility needs
+parameter_shards      parameters that are spread over ranks: own parts, gradients, norm
 evaluation_buffers    exchange BatchNorm's statistics once per evaluation, not in its forward passes
 smallest_batch        refuse a BatchNorm that the epoch's smallest micro-batch would make fail
 finite_check          find a loss or gradient that is not finite, on all ranks together

@@ -123,7 +123,7 @@ def _exchange_device(gradients: list[tuple[int, Tensor]]) -> torch.device:
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale all gradients to a norm of at most max_norm over all ranks; return the norm before (collective)."""
+    """Scale all gradients to a norm over all ranks of at most max_norm; return it as it was (collective)."""
     trained = [parameter for parameter in parameters if parameter.grad is not None]
     norm = gradient_norm(trained)
     # As torch's clip_grad_norm_: always a product, so that the host does not wait for the device.

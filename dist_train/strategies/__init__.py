@@ -2,6 +2,10 @@
 
 base                 `Strategy`: the protocol of all strategies, and their options
 single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
+fsdp, hsdp           and those that spread every parameter over ranks
+parameter_sharding   what these have in common: torch's fully_shard, unit by unit
+sharding_units       which modules are units
+rank_zero_weights    rank 0's weights on all ranks, whose models must be alike
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
 split_model          refuse a model that is spread over several devices

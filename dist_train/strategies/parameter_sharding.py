@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from dist_train.distributed.parameter_shards import clip_gradients, gather_after, reshard, sharded_modules
+from dist_train.distributed.parameter_shards import clip_gradients, gather_after, sharded_modules
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
@@ -38,7 +38,8 @@ class ShardingOptions(StrategyOptions):
     """How a model is cut into units, and when their parameters are whole."""
 
     units: tuple[str, ...] | None = Field(
-        None, description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
+        None,
+        description="classes or patterns of module names (blocks.*) that are gathered by themselves; "
         "None: the members of each ModuleList",
     )
     unit_parameters: int | None = Field(
@@ -72,7 +73,9 @@ class ShardedStrategy:
         return clip_gradients(module.parameters(), max_norm)
 
 
-def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]) -> nn.Module:
+def shard_model(
+    model: nn.Module, run: Run, options: ShardingOptions, mesh: Iterable[tuple[str, int]]
+) -> nn.Module:
     """Shard a model in place, from rank 0's weights (collective); return it.
 
     Args:
@@ -85,6 +88,7 @@ def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iter
     names, sizes = zip(*mesh, strict=True)
     _refuse_unfit(model, options, run.device)
     units = choose_units(model, options.units, options.unit_parameters)
+    chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
     take_rank_zero_weights(model, run)
     device_mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
@@ -106,7 +110,7 @@ def shard_model(model: nn.Module, run: Run, options: ShardingOptions, mesh: Iter
         model.register_forward_pre_hook(_take_buffers)
     if run.is_main:
         shown = " x ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-        logger.info("sharded over %s; units: %s", shown, describe_units(units))
+        logger.info("sharded over %s; units: %s", shown, chosen)
     return model
 
 
@@ -134,7 +138,7 @@ def _refuse_unfit(model: nn.Module, options: ShardingOptions, device: torch.devi
             raise ConfigError(
                 f"'{key}' of {name} is not contiguous, with the strides {parameter.stride()}",
                 cause="its rows are spread over the ranks",
-                hint="without channels_last and without views: model.to(memory_format=torch.contiguous_format)",
+                hint="leave channels_last out: model.to(memory_format=torch.contiguous_format)",
             )
 
 

@@ -88,6 +88,21 @@ def test_ranks_killed_at_random_steps(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.proves(
+    "Any kill, same bits: five `kill -9` of ranks where each parameter is spread over ranks (strategies fsdp "
+    "and hsdp), during a save too",
+    limits="3 ranks, and 2 nodes x 2 ranks with two copies of the model; on CPUs",
+)
+@pytest.mark.proof
+@pytest.mark.parametrize(("strategy", "shape", "seed"), [("fsdp", "W=3", 5), ("hsdp", "2x2", 6)])
+def test_ranks_killed_where_the_model_is_sharded(  # type: ignore[no-untyped-def]
+    tmp_path: Path, undisturbed, strategy: str, shape: str, seed: int
+) -> None:
+    check_kills(
+        tmp_path, undisturbed, "text", shape, seed, count=5, steps=STEPS, overrides=(f"strategy={strategy}",)
+    )
+
+
+@pytest.mark.proves(
     "Any kill, same bits: twenty `kill -9` of ranks in each of four runs",
 )
 @pytest.mark.soak
@@ -98,10 +113,17 @@ def test_twenty_kills_each(tmp_path: Path, undisturbed, workload: str, shape: st
 
 
 def check_kills(  # type: ignore[no-untyped-def]
-    folder: Path, undisturbed, workload: str, shape: str, seed: int, count: int, steps: int
+    folder: Path,
+    undisturbed,
+    workload: str,
+    shape: str,
+    seed: int,
+    count: int,
+    steps: int,
+    overrides: tuple[str, ...] = (),
 ) -> None:
     nodes, procs = SHAPES[shape]
-    length = () if steps == STEPS else (f"trainer.steps={steps}",)
+    length = (*overrides, *(() if steps == STEPS else (f"trainer.steps={steps}",)))
     planned = kills(seed, nodes * procs, count, steps)
     faults = [f"kill:rank={rank},step={step}" for rank, step in planned[:-1]]
     faults.append(f"kill:rank=0,step={planned[-1][1]},at=save")

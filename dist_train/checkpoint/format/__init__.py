@@ -9,6 +9,7 @@ verified_reader     a reader that compares them
 file_parts          blocks of a file that are read and hashed in any thread
 manifest            manifest.json, version 2
 block_hashes        where the block hashes of a file stand
+boxes               the parts into which a sharded tensor is cut
 tensor_entries      the manifest's entries of tensors
 tensor_bytes        tensors as bytes
 byte_views          the bytes of many tensors at once

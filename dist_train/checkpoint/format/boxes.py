@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -33,8 +34,7 @@ def overlap(one: Box, other: Box) -> Box | None:
     """Return what two boxes of one tensor have in common; None where it has no element."""
     offset = tuple(map(max, one.offset, other.offset))
     ends = (
-        min(begin + length, start + size)
-        for begin, length, start, size in zip(*one, *other, strict=True)
+        min(begin + length, start + size) for begin, length, start, size in zip(*one, *other, strict=True)
     )
     shape = tuple(end - begin for end, begin in zip(ends, offset, strict=True))
     return Box(offset, shape) if all(length > 0 for length in shape) else None
@@ -60,7 +60,8 @@ def tiling_fault(shape: Sequence[int], boxes: Iterable[Box]) -> str | None:
 def _overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
     """Two boxes that overlap, of sorted ones.
 
-    Boxes of a mesh are the cells of a grid: none overlap, if none is there twice. Others are compared in pairs.
+    Boxes of a mesh are the cells of a grid: none overlap, if none is there twice. Others are compared in
+    pairs.
     """
     if not boxes:
         return None
@@ -71,9 +72,9 @@ def _overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
             is_grid = is_grid and edge.setdefault(begin, length) == length
     for edge in edges:
         begins = sorted(edge)
-        is_grid = is_grid and all(a + edge[a] <= b for a, b in zip(begins, begins[1:], strict=False))
+        is_grid = is_grid and all(a + edge[a] <= b for a, b in pairwise(begins))
     if is_grid:
-        return next(((a, b) for a, b in zip(boxes, boxes[1:], strict=False) if a == b), None)
+        return next(((a, b) for a, b in pairwise(boxes) if a == b), None)
     pairs = ((a, b) for place, a in enumerate(boxes) for b in boxes[place + 1 :])
     return next(((a, b) for a, b in pairs if overlap(a, b) is not None), None)
 

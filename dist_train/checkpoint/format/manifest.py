@@ -207,6 +207,15 @@ def names_of(entry: FileEntry) -> list[str]:
     return [entry.name, blocks_name(entry.name)] if entry.blocks_xxh3 else [entry.name]
 
 
+def copies_of_parts(manifest: Manifest) -> int | None:
+    """Return how many ranks held each part of a sharded tensor; None where no tensor was sharded.
+
+    With one, there was no copy with which it could have been compared at the save.
+    """
+    parts = max((len(entry.shards) for entry in manifest.tensors.values()), default=1)
+    return manifest.world_size // parts if parts > 1 else None
+
+
 def missing(name: str) -> DamagedCheckpoint:
     """Make the error for a file that is not there."""
     return DamagedCheckpoint(f"{name} is missing", file=name)

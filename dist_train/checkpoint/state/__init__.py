@@ -14,6 +14,9 @@ per_rank            PerRank: entries that are each rank's own
 per_rank_state      each rank's own state, gathered on rank 0
 replicas            replicated state compared over ranks
 device_digest       a digest of tensors, computed where they are
+sharded_tensors     tensors that are spread over ranks, as boxes
+shard_layout        which rank holds which boxes, and that none is missing
+shard_digests       copies of parts compared; whole weights digested one by one
 finite_tensors      which weights are not finite
 snapshot            one copy in host memory, with its hashes
 restore             a loaded checkpoint -> the state mapping

@@ -92,9 +92,7 @@ def _ids_of_sharded(module: nn.Module) -> dict[str, int]:
     return {plain_name(name): id(parameter) for name, parameter in parameters if is_sharded(parameter)}
 
 
-def tied_names(
-    tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None
-) -> dict[str, str]:
+def tied_names(tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None) -> dict[str, str]:
     """Map each name that shares its memory with an earlier name to that name.
 
     Args:
@@ -196,7 +194,6 @@ def _same_bits(one: Stored, other: Stored) -> bool:
 def load_module(module: nn.Module, tensors: Mapping[str, Stored], extra: Mapping[str, Any]) -> None:
     """Copy what `fit_module` has approved into the module's own memory."""
     target = unwrap(module)
-    reshard(target)
     here = target.state_dict()
     names = {plain_name(name): name for name in here}
     given: dict[str, Any] = {

@@ -12,7 +12,7 @@ import xxhash
 
 from dist_train.checkpoint.format.boxes import whole
 from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
-from dist_train.checkpoint.format.tensor_bytes import host, new_tensor, view_bytes
+from dist_train.checkpoint.format.tensor_bytes import host, new_tensor
 from dist_train.checkpoint.state.device_digest import digests
 from dist_train.checkpoint.state.shard_layout import Holders, ShardLayout
 from dist_train.checkpoint.state.sharded_tensors import ShardedTensor
@@ -61,9 +61,7 @@ def _text(holders: Holders) -> str:
     return ",".join(map(str, holders))
 
 
-def _raise_mismatch(
-    control: Control, step: int, found: Sequence[JsonValue], own: Mapping[str, str]
-) -> None:
+def _raise_mismatch(control: Control, step: int, found: Sequence[JsonValue], own: Mapping[str, str]) -> None:
     rows = [row if isinstance(row, dict) else {} for row in control.all_gather(dict(own))]
     holders = [rank for rank, digest in enumerate(found) if digest is not None]
     sides: dict[str, list[int]] = defaultdict(list)
@@ -71,7 +69,8 @@ def _raise_mismatch(
         sides[str(found[rank])].append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     right, odd = ordered[0], sorted(rank for ranks in ordered[1:] for rank in ranks)
-    name = next((n for n in sorted(rows[right[0]]) if any(rows[r].get(n) != rows[right[0]][n] for r in odd)), "")
+    wanted = rows[right[0]]
+    name = next((n for n in sorted(wanted) if any(rows[rank].get(n) != wanted[n] for rank in odd)), "")
     raise ReplicaMismatch(
         f"step {step} is not saved: {name_ranks(odd)} {'has' if len(odd) == 1 else 'have'} another part of "
         f"'{name.split(' ')[0]}' than {name_ranks(right)}, of which it is a copy",
@@ -83,7 +82,9 @@ def _raise_mismatch(
     )
 
 
-def digest_whole(control: Control, layout: ShardLayout, tensors: Tensors, keys: Sequence[str]) -> dict[str, bytes]:
+def digest_whole(
+    control: Control, layout: ShardLayout, tensors: Tensors, keys: Sequence[str]
+) -> dict[str, bytes]:
     """Digest the bytes of whole tensors: each rank gathers some of them, one at a time (collective).
 
     Args:
@@ -146,4 +147,3 @@ def _digest_one(control: Control, layout: ShardLayout, tensor: ShardedTensor, ke
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
-

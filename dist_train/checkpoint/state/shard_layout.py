@@ -62,7 +62,8 @@ def agree_on_layout(control: Control, step: int, tensors: Mapping[str, ShardedTe
         tensors: this rank's.
 
     Raises:
-        ReplicaMismatch: the ranks have unlike tensors; CheckpointError: the boxes of one do not make it whole.
+        ReplicaMismatch: the ranks have unlike tensors.
+        CheckpointError: the boxes of one do not make it whole.
     """
     kinds, boxes = _kinds(tensors)
     names = xxhash.xxh3_128_hexdigest(dump_canonical([[*kinds.items()], [*_described(tensors)]]))

@@ -103,7 +103,6 @@ def _name(tensor: DTensor, dimension: int) -> str:
     return names[dimension] if names else str(dimension)
 
 
-
 def as_spread(stored: torch.Tensor | StoredTensor, target: torch.Tensor) -> torch.Tensor:
     """Return a stored tensor as another one is: of what is sharded, this rank's part alone is read.
 

@@ -13,6 +13,7 @@ superseded          what a save after a rollback supersedes
 verify              check and list checkpoints, without torch
 commit              publish a staged checkpoint
 reader              read a whole checkpoint
+sharded_reader      read parts of sharded tensors, block by block
 find_latest         choose the checkpoint to resume from
 last_finite         the newest checkpoint whose weights are finite
 retention           remove old checkpoints

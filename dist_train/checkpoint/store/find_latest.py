@@ -39,7 +39,11 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def load_newest(
-    storage: CheckpointStorage, *, read_only: bool = False, memory_for: MemoryFor = own_memory
+    storage: CheckpointStorage,
+    *,
+    read_only: bool = False,
+    memory_for: MemoryFor = own_memory,
+    faults: dict[str, str] | None = None,
 ) -> LoadedCheckpoint | None:
     """Load the newest checkpoint that is whole; None where there is no checkpoint at all.
 
@@ -50,34 +54,38 @@ def load_newest(
         storage: where the checkpoints are.
         read_only: move nothing to quarantine/.
         memory_for: where the tensors are put.
+        faults: of checkpoints that are not to be used; what is found is added. With it, the files of parts
+            are not verified, and the caller calls `quarantine_all` once they are.
 
     Raises:
         CheckpointError: there are checkpoints, and none of them can be used; each is named with its fault.
         UnsupportedCheckpoint: the newest was written by a later version.
     """
     # Words, not errors: a traceback would keep the tensors of each damaged checkpoint.
-    faults: dict[str, str] = {}
+    found = {} if faults is None else faults
     fence = read_fence(storage)
     for name in reversed(step_names(storage).values()):
+        if name in found:
+            continue
         if (reason := _not_admitted(storage, name, fence)) is not None:
             if read_only:
                 logger.warning("%s is not used: %s", storage.locate(name), reason)
             else:
-                _quarantine_all(storage, {name: reason})
+                quarantine_all(storage, {name: reason})
             continue
         try:
-            loaded = read_checkpoint(storage, name, memory_for)
+            loaded = read_checkpoint(storage, name, memory_for, verify_parts=faults is None)
         except DamagedCheckpoint as error:
             logger.warning("%s cannot be used: %s", storage.locate(name), str(error))
-            faults[name] = error.what
+            found[name] = error.what
             continue
-        if not read_only:
-            _quarantine_all(storage, faults)
+        if not read_only and faults is None:
+            quarantine_all(storage, found)
         return loaded
-    if faults:
+    if found:
         raise CheckpointError(
             f"no checkpoint in {storage.location} can be used: "
-            + "; ".join(f"{name}: {what}" for name, what in faults.items()),
+            + "; ".join(f"{name}: {what}" for name, what in found.items()),
             hint="restore one of them from a copy, or remove them to begin at step 0",
         )
     return None
@@ -92,7 +100,13 @@ def _not_admitted(storage: CheckpointStorage, name: str, fence: Fence | None) ->
     return written_too_late(manifest) if fence is not None and not fence.admits(manifest) else None
 
 
-def _quarantine_all(storage: CheckpointStorage, reasons: Mapping[str, str]) -> None:
+def quarantine_all(storage: CheckpointStorage, reasons: Mapping[str, str]) -> None:
+    """Move damaged checkpoints to quarantine/; one that cannot be moved is named and stays.
+
+    Args:
+        storage: where they are.
+        reasons: name -> what is wrong.
+    """
     for name, reason in reasons.items():
         try:
             quarantine(storage, name, reason)
@@ -114,7 +128,8 @@ def load_exact(
         CheckpointError: it did not appear, it is another one than rank 0 read, or it is damaged.
     """
     see_exact(storage, name, self_hash, appear_s)
-    return read_checkpoint(storage, name, memory_for)
+    # Files of parts are verified by all ranks together, and each block again when it is read.
+    return read_checkpoint(storage, name, memory_for, verify_parts=False)
 
 
 def see_exact(storage: CheckpointStorage, name: str, self_hash: str, appear_s: float = APPEAR_S) -> Manifest:

@@ -117,14 +117,19 @@ def read_when_asked(_: Manifest) -> None:
 
 
 def read_checkpoint(
-    storage: CheckpointStorage, name: str, memory_for: MemoryFor = own_memory
+    storage: CheckpointStorage,
+    name: str,
+    memory_for: MemoryFor = own_memory,
+    *,
+    verify_parts: bool = True,
 ) -> LoadedCheckpoint:
-    """Read and verify everything.
+    """Read and verify everything; sharded tensors are verified, and read when they are asked for.
 
     Args:
         storage: where it is.
         name: its name.
-        memory_for: where the tensors are put; sharded ones are always read when they are asked for.
+        memory_for: where the other tensors are put; nowhere, and they too are read when they are asked for.
+        verify_parts: False where the caller verifies the files of sharded tensors.
 
     Raises:
         DamagedCheckpoint: naming the file and block.
@@ -141,7 +146,7 @@ def read_checkpoint(
                 tensors |= _read_tensor_file(storage, name, entry, manifest, memory)
             elif entry.name == STATE_JSON:
                 state = _read_state(storage, name, entry)
-            else:
+            elif verify_parts or entry.name not in of_parts:
                 check_file(storage, name, entry)
         except OSError as error:
             if error.errno != errno.EIO and not isinstance(error, FileNotFoundError):

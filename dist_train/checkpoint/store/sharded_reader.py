@@ -241,5 +241,3 @@ class StoredTensor:
     def read(self, box: Box | None = None) -> torch.Tensor:
         """Read one box of it into new memory; default all of it."""
         return self.reader.read(self.key, box)
-
-

@@ -138,8 +138,16 @@ def _verdict(one: dict[str, Any]) -> str:
     name = Path(one["path"]).name
     if not one["problems"]:
         whole = f"{name}  whole  {size(one['bytes'])} in {len(one['files'])} file(s)"
-        return "  ".join(filter(None, (whole, _not_finite(one))))
+        return "  ".join(filter(None, (whole, _copies(one), _not_finite(one))))
     return "\n".join(f"{name}  DAMAGED  {problem}" for problem in one["problems"])
+
+
+def _copies(one: dict[str, Any]) -> str:
+    """What the save could not compare, or could: of a sharded tensor, each part may be on one rank alone."""
+    copies = one.get("copies")
+    if copies is None:
+        return ""
+    return f"sharded, {copies} copies compared" if copies > 1 else "sharded, no copies to compare"
 
 
 def _pairs(one: dict[str, Any]) -> list[tuple[str, str]]:

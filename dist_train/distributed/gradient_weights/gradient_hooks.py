@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -45,15 +45,20 @@ class ModuleGradients:
         # DDP exchanges the gradients of one backward pass after each forward pass of the wrapper.
         self._counted = isinstance(module, DistributedDataParallel) and not module.static_graph
         self._version = -1
-        self._sharded = any(own is not whole for own, whole in pairs)
+        self.is_sharded = any(own is not whole for own, whole in pairs)
         self._factor = factor
         self._installed: dict[int, tuple[Any, Any]] = {}
         # The hooks should be there, and some parameter was frozen when they were installed.
         self._incomplete = False
-        ends = {id(p): p for p in (*self.parameters[:1], *self.parameters[-1:])}.values()
+        ends = {id(p): p for p in (*self._accumulating[:1], *self._accumulating[-1:])}.values()
         add_hook: Any = torch.Tensor.register_post_accumulate_grad_hook
         self._probes = [_Probe(self, seen) for _ in ends]
         self._handles = [add_hook(p, probe) for p, probe in zip(ends, self._probes, strict=True)]
+
+    def holds_whole(self, ids: Collection[int]) -> int:
+        """How many of these are whole parameters, in place of this rank's parts of them."""
+        own = {id(parameter) for parameter in self.parameters}
+        return sum(id(whole) in ids and id(whole) not in own for whole in self._accumulating)
 
     @property
     def hooked(self) -> bool:
@@ -151,13 +156,14 @@ class ModuleGradients:
 
     def _still_there(self, grads: list[torch.Tensor]) -> torch.Tensor | float:
         """0 where zero_grad(set_to_none=False) has cleared the gradients since; decided on the device."""
-        if grads[0]._version == self._version:
+        # A sharded gradient that is set to zero keeps its version.
+        if grads[0]._version == self._version and not self.is_sharded:
             return 1.0
         largest = [norm.double() for norm in torch._foreach_norm(_strided(grads), float("inf"))]
-        if not (largest or self._sharded):
+        if not (largest or self.is_sharded):
             return 1.0
         found = torch.stack(largest).amax() if largest else torch.zeros((), device=grads[0].device).double()
-        if self._sharded:
+        if self.is_sharded:
             # A rank's own parts may all be zero.
             torch_dist.all_reduce(found, torch_dist.ReduceOp.MAX)
         return (found != 0).double()

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as torch_dist
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
 from dist_train.distributed.gradient_weights.exchange_check import ExchangeCheck
@@ -51,6 +51,7 @@ class Gradients:
         self._task = -1
         self._weight = 1.0
         self._on_step: Any = None
+        self._before_step: Any = None
         # Some module's gradients may be scaled now.
         self._installed = False
         batch_weight.listen(self._shares_changed)
@@ -69,6 +70,8 @@ class Gradients:
             self._exchange_check.modules_changed()
         if self._on_step is None:
             self._on_step = register_optimizer_step_post_hook(self._stepped)
+        if self._before_step is None and self._modules[module].is_sharded:
+            self._before_step = register_optimizer_step_pre_hook(self._refuse_whole_parameters)
         self._shares_changed()
 
     def exchanged_otherwise(self, module: nn.Module) -> None:
@@ -84,8 +87,9 @@ class Gradients:
 
     def close(self) -> None:
         """Remove every hook."""
-        if self._on_step is not None:
-            self._on_step.remove()
+        for hook in (self._on_step, self._before_step):
+            if hook is not None:
+                hook.remove()
         for module in list(self._modules.values()):
             module.close()
         self._modules.clear()
@@ -185,6 +189,19 @@ class Gradients:
                 module.install()
             elif module.hooked:
                 module.uninstall()
+
+    def _refuse_whole_parameters(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer in self._of_optimizer:
+            return  # looked at already
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = sum(module.holds_whole(stepped) for module in self._modules.values())
+        if held:
+            raise UsageError(
+                f"the optimizer holds {held} whole parameters of a sharded model, not this rank's parts",
+                cause="model(...) was called before the optimizer was built, and no backward pass followed: "
+                "its parameters were still gathered; the step would change copies that are thrown away",
+                hint="build the optimizer right after dt.prepare, or call model(...) under torch.no_grad()",
+            )
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._batch_weight.step_seen()

@@ -1,9 +1,9 @@
-"""What every strategy must keep: on two gloo ranks it trains as plain PyTorch does on one."""
+"""What every strategy must keep: on several gloo ranks it trains as plain PyTorch does on one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -17,34 +17,60 @@ if TYPE_CHECKING:
 
     from dist_train.strategies.base import Strategy
 
-_STEPS, _BATCH, _MICRO, _MAX_NORM = 5, 8, 2, 0.5
-TOLERANCE = 1e-6
+_STEPS, _MICRO, _MAX_NORM = 20, 2, 0.5
+# Of the whole job, one after the other: also fewer samples than ranks.
+_BATCHES = (8, 10, 7, 3, 1)
+TOLERANCE = 1e-9
 
 
-def check_strategy(strategy: Strategy, timeout_s: float = 90.0) -> None:
+def check_strategy(
+    strategy: Strategy,
+    timeout_s: float = 90.0,
+    *,
+    worlds: Sequence[int] = (2, 3, 4),
+    options: Mapping[str, Any] | None = None,
+) -> None:
     """Raise AssertionError for the first rule of strategies that this one breaks.
 
-    Losses and gradient norms of five float64 steps, with clipping and two micro-batches each, equal
-    those of a hand-written loop in one process within 1e-6; the ranks begin with rank 0's weights;
-    unwrap gives the user's own module; nothing is left when the run is closed. A strategy with
-    `one_process` refuses two ranks by a ConfigError instead. Its places cover the data coordinates, and one
-    rank of each counts.
+    Losses and gradient norms of 20 float64 steps, with clipping, two micro-batches each, and uneven and empty
+    shares of the samples, equal those of a hand-written loop in one process within a relative 1e-9; the ranks
+    begin with rank 0's weights; tied parameters stay tied and frozen ones as they are; unwrap gives the
+    user's own module; nothing is left when the run is closed. A strategy with `one_process` refuses two ranks
+    by a ConfigError instead. Its places cover the data coordinates, and one rank of each counts.
+
+    Args:
+        timeout_s: for each number of ranks.
+        worlds: numbers of ranks; one that its `place` refuses is left out, but not all of them.
+        options: of the strategy.
     """
     name = check_registered("strategies", strategy)
-    options = check_options(strategy)
+    kind = check_options(strategy)
     try:
-        options(no_such_option=1)
+        kind(no_such_option=1)
     except ValidationError:
         pass
     else:
         raise AssertionError(f"{name}: Options takes a name that it does not have")
     check_places(strategy)
-    expected = train_by_hand()
-    _compare(name, _run(name, 1, timeout_s), expected)
+    expected, given = train_by_hand(), dict(options or {})
+    _compare(name, _run(name, 1, timeout_s, given), expected)
     if getattr(strategy, "one_process", False):
-        _check_refusal(name, timeout_s)
-    else:
-        _compare(name, _run(name, 2, timeout_s), expected)
+        _check_refusal(name, timeout_s, given)
+        return
+    fitting = [world for world in worlds if _fits(strategy, given, world)]
+    assert fitting, f"{name}: its places refuse {', '.join(map(str, worlds))} ranks"
+    for world in fitting:
+        _compare(name, _run(name, world, timeout_s, given), expected)
+
+
+def _fits(strategy: Strategy, options: Mapping[str, Any], world_size: int) -> bool:
+    from dist_train.strategies.base import places_of
+
+    try:
+        places_of(strategy, strategy.Options(**options), world_size)
+    except ConfigError:
+        return False
+    return True
 
 
 def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> None:
@@ -71,9 +97,9 @@ def check_places(strategy: Strategy, worlds: Sequence[int] = range(1, 9)) -> Non
         assert counting == coordinates, f"{where}: one rank counts for each data coordinate, not {counting}"
 
 
-def _run(name: str, n: int, timeout_s: float) -> list[dict[str, Any]]:
+def _run(name: str, n: int, timeout_s: float, options: dict[str, Any]) -> list[dict[str, Any]]:
     try:
-        return run_ranks(train_on_a_rank, n, timeout_s, args=(name,))
+        return run_ranks(train_on_a_rank, n, timeout_s, args=(name, options))
     except RanksFailed as error:
         raise AssertionError(f"{name} on {n} rank(s): {error}") from error
 
@@ -86,15 +112,17 @@ def _compare(name: str, ranks: list[dict[str, Any]], expected: list[tuple[float,
                 said = (
                     f"{where}: {what} of step {step} is {ours!r} on rank {rank}, one process has {theirs!r}"
                 )
-                assert math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE), said
+                assert math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=1e-15), said
+        assert not facts["untied"], f"{where}: the tied parameters are no longer one"
+        assert not facts["thawed"], f"{where}: a parameter that needs no gradient was changed"
         assert facts["unwraps"], f"{where}: unwrap does not give the module that was wrapped"
         assert not facts["group"], f"{where}: the process group is there after the run was closed"
         assert not facts["threads"], f"{where}: threads are left: {facts['threads']}"
 
 
-def _check_refusal(name: str, timeout_s: float) -> None:
+def _check_refusal(name: str, timeout_s: float, options: dict[str, Any]) -> None:
     try:
-        run_ranks(train_on_a_rank, 2, timeout_s, args=(name,))
+        run_ranks(train_on_a_rank, 2, timeout_s, args=(name, options))
     except RanksFailed as error:
         if all(ConfigError.__name__ in text for text in error.tracebacks.values()):
             return
@@ -107,12 +135,12 @@ def train_by_hand() -> list[tuple[float, float]]:
     import torch
 
     model = _model(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     out = []
     for step in range(_STEPS):
         inputs, targets = _batch(step)
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss = _loss(model, inputs, targets) / len(inputs)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), _MAX_NORM)
         optimizer.step()
@@ -120,7 +148,7 @@ def train_by_hand() -> list[tuple[float, float]]:
     return out
 
 
-def train_on_a_rank(name: str) -> dict[str, Any]:
+def train_on_a_rank(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The same training by the strategy, on each rank's share of the same batches."""
     import threading
 
@@ -133,49 +161,99 @@ def train_on_a_rank(name: str) -> dict[str, Any]:
     strategy = load_strategy(name)
     with init(device="cpu", timeout_s=30.0) as run:
         model = _model(seed=run.rank)  # the wrapped one must have rank 0's weights
-        wrapped = prepare(model, name)
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
-        steps = []
+        wrapped = prepare(model, name, **options)
+        optimizer = torch.optim.AdamW([p for p in wrapped.parameters() if p.requires_grad], lr=0.01)
+        place, steps = run.place, []
         for step in range(_STEPS):
             optimizer.zero_grad()
-            own = slice(run.rank, None, run.world_size)
-            inputs, targets = (part[own] for part in _batch(step))
-            loss = _accumulate(strategy, wrapped, inputs, targets)
+            inputs, targets = _batch(step)
+            own = slice(place.data_rank, None, place.data_size)
+            scale = place.data_size / len(inputs)
+            loss = _accumulate(strategy, wrapped, inputs[own], targets[own], scale)
             norm = float(strategy.clip_norm(wrapped, _MAX_NORM))
             optimizer.step()
-            steps.append((run.control.sum([loss])[0] / run.world_size, norm))
-        unwraps = strategy.unwrap(wrapped) is model
+            steps.append((run.control.sum([loss if place.counts else 0.0])[0] / place.data_size, norm))
+        plain: Any = strategy.unwrap(wrapped)
+        unwraps, untied = plain is model, plain.last.weight is not plain.first.weight
+        thawed = not torch.equal(_whole(plain.fixed), _model(seed=0).fixed)
     left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
-    return {"steps": steps, "unwraps": unwraps, "group": torch_dist.is_initialized(), "threads": left}
+    return {
+        "steps": steps,
+        "unwraps": unwraps,
+        "untied": untied,
+        "thawed": thawed,
+        "group": torch_dist.is_initialized(),
+        "threads": left,
+    }
 
 
-def _accumulate(strategy: Strategy, wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> float:
+def _whole(tensor: Any) -> Tensor:
+    """All of a tensor; collective where it is sharded."""
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach()
+
+
+def _accumulate(
+    strategy: Strategy, wrapped: nn.Module, inputs: Tensor, targets: Tensor, scale: float
+) -> float:
     from contextlib import nullcontext
 
-    import torch
-
     total = 0.0
-    for micro, (x, y) in enumerate(zip(inputs.chunk(_MICRO), targets.chunk(_MICRO), strict=True)):
+    for micro in range(_MICRO):
         last = micro == _MICRO - 1
+        own = slice(micro, None, _MICRO)
+        x, y = inputs[own], targets[own]
+        # Without a sample a rank takes part with one that counts nothing.
+        weight = scale if len(x) else 0.0
+        if not len(x):
+            x, y = (part[:1] for part in _batch(0))
         with nullcontext() if last else strategy.no_sync(wrapped):
-            loss = torch.nn.functional.mse_loss(wrapped(x), y) / _MICRO
+            loss = _loss(wrapped, x, y) * weight
             loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
 
 
-def _model(seed: int) -> nn.Module:
+def _loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The sum over the samples of each one's mean."""
+    loss: Tensor = (model(inputs) - targets).pow(2).mean(dim=1).sum()
+    return loss
+
+
+def _model(seed: int) -> Any:
+    """Two layers in a list, the outer ones tied, and one parameter that is not trained."""
     import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(6, 6)
+            self.layers = torch.nn.ModuleList(
+                [
+                    torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 6)),
+                    torch.nn.Sequential(torch.nn.LayerNorm(6), torch.nn.Linear(6, 6)),
+                ]
+            )
+            self.last = torch.nn.Linear(6, 6)
+            self.last.weight = self.first.weight
+            self.fixed = torch.nn.Parameter(torch.randn(6), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            for layer in self.layers:
+                x = x + layer(x)
+            out: Tensor = self.last(x) * self.fixed
+            return out
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)
-        return torch.nn.Sequential(*layers).double()
+        return Model().double()
 
 
 def _batch(step: int) -> tuple[Tensor, Tensor]:
     import torch
 
     generator = torch.Generator().manual_seed(1000 + step)
-    inputs = torch.randn(_BATCH, 6, dtype=torch.float64, generator=generator)
-    return inputs, torch.randn(_BATCH, 3, dtype=torch.float64, generator=generator) * 4
+    shape = (_BATCHES[step % len(_BATCHES)], 6)
+    inputs = torch.randn(shape, dtype=torch.float64, generator=generator)
+    return inputs, torch.randn(shape, dtype=torch.float64, generator=generator) * 4

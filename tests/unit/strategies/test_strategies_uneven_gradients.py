@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import uneven_loops
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from uneven_loops import EXACT, new_loader, new_net, reading_ahead, sgd, token_means_by_hand, values
@@ -21,6 +23,14 @@ from dist_train.testing import run_ranks
 
 # One worker runs all loops at each world size, once.
 pytestmark = [pytest.mark.multiprocess, pytest.mark.xdist_group("uneven-gradients")]
+
+
+# Those without options of ddp, and without a gradient of a gradient.
+SHARDED = {
+    name: pattern
+    for name, pattern in EXACT.items()
+    if name != "autograd.grad to the input" and not re.search("bucket|unused|static", name)
+}
 
 
 def read_ahead(run: dt.Run) -> None:
@@ -88,17 +98,18 @@ REFUSED: dict[str, tuple[Callable[[dt.Run], None], str]] = {
 }
 
 
-def _all_on_a_rank() -> tuple[dict[str, Any], dict[str, str]]:
+def _all_on_a_rank(strategy: str) -> tuple[dict[str, Any], dict[str, str]]:
+    uneven_loops.STRATEGY = strategy
     with dt.init(seed=0, device="cpu", timeout_s=30) as run:
         exact: dict[str, Any] = {}
-        for name, pattern in EXACT.items():
+        for name, pattern in (EXACT if strategy == "ddp" else SHARDED).items():
             try:
                 exact[name] = pattern(run)
             except Exception:
                 exact[name] = traceback.format_exc()
         said = {}
         for name, (pattern, _) in REFUSED.items():
-            if run.world_size == 2:
+            if run.world_size == 2 and strategy == "ddp":
                 try:
                     pattern(run)
                     said[name] = "nothing"
@@ -109,8 +120,8 @@ def _all_on_a_rank() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 @functools.cache
-def _ran(world_size: int) -> list[Any]:
-    return run_ranks(_all_on_a_rank, world_size, 60.0)
+def _ran(world_size: int, strategy: str = "ddp") -> list[Any]:
+    return run_ranks(_all_on_a_rank, world_size, 60.0, args=(strategy,))
 
 
 @pytest.mark.proves(
@@ -122,6 +133,18 @@ def _ran(world_size: int) -> list[Any]:
 def test_a_loop_has_the_gradients_of_one_process(pattern: str, world_size: int) -> None:
     ((alone, _),) = _ran(1)
     for exact, _ in _ran(world_size):
+        assert exact[pattern] == pytest.approx(alone[pattern], rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.proves(
+    "A loop over uneven batches has one process's gradients where each parameter is spread over ranks (fsdp)",
+    limits="W = 2, 3; float64, 1e-9; without gradients of gradients, which torch's fully_shard has not",
+)
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("pattern", SHARDED)
+def test_a_loop_over_a_sharded_model_has_the_gradients_of_one_process(pattern: str, world_size: int) -> None:
+    ((alone, _),) = _ran(1)
+    for exact, _ in _ran(world_size, "fsdp"):
         assert exact[pattern] == pytest.approx(alone[pattern], rel=1e-9, abs=1e-12)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import dist_train as dt
+from dist_train.strategies.prepare import load_strategy
 
 # 11 samples in steps of 4 are 2 + 2, 2 + 2, 2 + 1 on two ranks and 2 + 1 + 1, 2 + 1 + 1, 1 + 1 + 1 on three.
 N, BATCH = 11, 4
@@ -30,9 +31,22 @@ def new_loader(n: int = N, batch: int = BATCH, start: float = 0.0) -> Any:
     return dt.loader(TensorDataset(values(n, 3, start), labels_of(n)), batch)
 
 
+# By which strategy the models are prepared.
+STRATEGY = "ddp"
+
+
 def new_net(into: int = 3, out: int = 2, **options: Any) -> Any:
     torch.manual_seed(3)
-    return dt.prepare(nn.Sequential(nn.Linear(into, 5), nn.Tanh(), nn.Linear(5, out)).double(), **options)
+    return prepared(nn.Sequential(nn.Linear(into, 5), nn.Tanh(), nn.Linear(5, out)).double(), **options)
+
+
+def prepared(model: nn.Module, **options: Any) -> Any:
+    return dt.prepare(model, STRATEGY, **options)
+
+
+def without_exchange(model: nn.Module) -> AbstractContextManager[None]:
+    """The strategy's context in which gradients are added up and not exchanged."""
+    return load_strategy(STRATEGY).no_sync(model)
 
 
 def sgd(*modules: nn.Module) -> torch.optim.SGD:
@@ -40,7 +54,17 @@ def sgd(*modules: nn.Module) -> torch.optim.SGD:
 
 
 def _weights(*modules: nn.Module) -> list[float]:
-    return [v for module in modules for p in module.parameters() for v in p.detach().flatten().tolist()]
+    return [v for module in modules for p in module.parameters() for v in _numbers(p.detach())]
+
+
+def _gradients(*modules: nn.Module) -> list[float]:
+    grads = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    return [v for grad in grads for v in _numbers(grad)]
+
+
+def _numbers(tensor: torch.Tensor) -> list[float]:
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.flatten().tolist()  # type: ignore[no-any-return]
 
 
 def chained_modules(run: dt.Run) -> list[float]:
@@ -96,7 +120,7 @@ class _KeepsItsLoss(nn.Module):
 def loss_as_an_attribute(run: dt.Run) -> list[float]:
     torch.manual_seed(1)
     inner = _KeepsItsLoss().double()
-    model = dt.prepare(inner)
+    model = prepared(inner)
     optimizer = sgd(model)
     for x, y in new_loader():
         optimizer.zero_grad()
@@ -111,7 +135,7 @@ def accumulated_by_hand(run: dt.Run, quiet: bool = False, **options: Any) -> lis
     optimizer = sgd(model)
     for index, (x, y) in enumerate(new_loader(n=7)):
         silent = quiet and index == 0 and run.world_size > 1
-        with model.no_sync() if silent else nullcontext():
+        with without_exchange(model) if silent else nullcontext():
             (functional.cross_entropy(model(x), y) / 2).backward()
     optimizer.step()
     return _weights(model)
@@ -164,7 +188,7 @@ def silent_tokens(run: dt.Run) -> list[float]:
     model = new_net()
     optimizer, loader = sgd(model), new_loader()
     for index, (x, y) in enumerate(loader):
-        with model.no_sync() if run.world_size > 1 and index < len(loader) - 1 else nullcontext():
+        with without_exchange(model) if run.world_size > 1 and index < len(loader) - 1 else nullcontext():
             run.backward(functional.cross_entropy(model(x), y, reduction="sum"), units=len(y))
     optimizer.step()
     return _weights(model)
@@ -236,7 +260,7 @@ def stepped_together(run: dt.Run) -> list[float]:
         judge.requires_grad_(False)
         run.backward(-judge(made(x)).sum(), units=len(x))
         judge.requires_grad_(True)
-    return [v for m in (made, judge) for p in m.parameters() for v in p.grad.flatten().tolist()]
+    return _gradients(made, judge)
 
 
 def micro_batches_of_one_step(run: dt.Run) -> list[float]:
@@ -249,7 +273,7 @@ def micro_batches_of_one_step(run: dt.Run) -> list[float]:
         slot.set(micro_batch.count, micro_batch.step_count)
         functional.cross_entropy(model(x), y).backward()
     slot.close()
-    return [v for p in model.parameters() for v in p.grad.flatten().tolist()]
+    return _gradients(model)
 
 
 def reading_ahead(batches: Any) -> Iterator[Any]:
@@ -288,7 +312,7 @@ def left_out_after_its_forward(run: dt.Run) -> list[float]:
         optimizer.step()
     x, y = next(iter(held_out))
     functional.cross_entropy(model(x), y).backward()
-    return _weights(model) + [v for p in model.parameters() for v in p.grad.flatten().tolist()]
+    return _weights(model) + _gradients(model)
 
 
 def frozen_for_the_generators_step(run: dt.Run) -> list[float]:

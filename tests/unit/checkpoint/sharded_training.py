@@ -1,0 +1,144 @@
+"""A model with tied, frozen and one-row parameters, two parameter groups, and hashes of its whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+from torch.nn import functional
+
+import dist_train as dt
+from dist_train.checkpoint import CheckpointManager
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is spread, and over how many ranks."""
+
+    strategy: str
+    ranks: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For the test's id and its folder."""
+        return f"{self.strategy}{self.ranks}"
+
+
+LAYOUTS = (
+    Layout("single", 1),
+    Layout("ddp", 2),
+    Layout("fsdp", 2),
+    Layout("fsdp", 3),
+    Layout("fsdp", 4, {"units": ["Block", "head"]}),
+    Layout("hsdp", 4),
+)
+
+
+class Block(nn.Module):
+    """A residual layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(6)
+        self.up = nn.Linear(6, 10)
+        self.down = nn.Linear(10, 6)
+        self.up.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.down(functional.dropout(torch.tanh(self.up(self.norm(x))), 0.2))
+        return out
+
+
+class Model(nn.Module):
+    """Predicts the token that it is given."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(6, 5, bias=False)
+        self.again = nn.Linear(6, 5, bias=False)
+        if tied:
+            self.again.weight = self.embedding.weight
+        # Of fewer rows than ranks: the others' parts are empty.
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return (self.head(x) + self.again(x)) * self.scale
+
+
+def make(layout: Layout, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The prepared model and its optimizer."""
+    torch.manual_seed(seed)
+    model = dt.prepare(Model(), layout.strategy, **layout.options)
+    no_decay = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("bias")]
+    groups = [{"params": others, "weight_decay": 0.1}, {"params": no_decay, "weight_decay": 0.0}]
+    return model, torch.optim.AdamW(groups, lr=0.01)
+
+
+def train(run: Any, model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    """The steps from `first` to `last` over one global batch of each step."""
+    for step in range(first, last):
+        tokens = torch.randint(0, 5, (12, 4), generator=torch.Generator().manual_seed(step))
+        tokens = tokens[run.rank :: run.world_size]
+        optimizer.zero_grad()
+        functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor (collective where it is sharded)."""
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().contiguous()
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return xxhash.xxh3_128_hexdigest(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """A digest of each whole tensor of the model and the optimizer, by name (collective)."""
+    plain = dt.unwrap(model)
+    names = {id(parameter): name for name, parameter in plain.named_parameters()}
+    found = {name: digest(whole(tensor)) for name, tensor in plain.state_dict().items()}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            found[f"{names[id(parameter)]}/{key}"] = digest(whole(value))
+    return found
+
+
+def save(layout: Layout, folder: Path, steps: int = 2) -> tuple[dict[str, str], dict[str, str]]:
+    """Train and save; return the digests of the whole state, and the hashes of the checkpoint."""
+    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
+        model, optimizer = make(layout, run.rank)
+        train(run, model, optimizer, 0, steps)
+        manager = CheckpointManager(folder, keep_last=99, strategy=layout.strategy)
+        done = manager.save(steps, {"model": model, "optimizer": optimizer})
+        hashes = {"weights": done.weights_hash, "state": done.state_hash}
+        return whole_state(model, optimizer), hashes
+
+
+def load(layout: Layout, folders: list[Path]) -> list[tuple[dict[str, str], str]]:
+    """Load each folder's checkpoint into a model of other weights; return its whole state, and its hash."""
+    found = []
+    with dt.init(device="cpu", seed=2, timeout_s=30):
+        for folder in folders:
+            model, optimizer = make(layout, 7)
+            state = {"model": model, "optimizer": optimizer}
+            restored = CheckpointManager(folder).load_latest(state)
+            assert restored is not None
+            again = CheckpointManager(folder / f"again-{layout.name}").save(restored.step, state)
+            found.append((whole_state(model, optimizer), again.weights_hash))
+    return found

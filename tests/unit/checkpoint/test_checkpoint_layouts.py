@@ -1,0 +1,57 @@
+"""A checkpoint of any layout opens in any other, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sharded_training import LAYOUTS, Layout, load, save
+
+from dist_train.checkpoint.format.manifest import parse_manifest
+from dist_train.checkpoint.store.verify import verify_checkpoint
+from dist_train.testing import run_ranks
+
+pytestmark = pytest.mark.multiprocess
+
+Written = dict[str, tuple[Path, dict[str, str], str]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The checkpoint of each layout: its folder, the whole state's digests, weights_hash."""
+    found = {}
+    for layout in LAYOUTS:
+        folder = tmp_path_factory.mktemp(layout.name)
+        ranks = run_ranks(save, layout.ranks, args=(layout, folder))
+        assert all(rank == ranks[0] for rank in ranks), "the ranks disagree on the whole state"
+        found[layout.name] = (folder, ranks[0][0], ranks[0][1]["weights"])
+    return found
+
+
+@pytest.mark.parametrize("reader", LAYOUTS, ids=lambda layout: layout.name)
+def test_every_layout_opens_here(reader: Layout, written: Written) -> None:
+    folders = [folder for folder, _, _ in written.values()]
+    ranks = run_ranks(load, reader.ranks, args=(reader, folders))
+    for found in ranks:
+        for (writer, (_, state, weights_hash)), (restored, hash_again) in zip(
+            written.items(), found, strict=True
+        ):
+            assert restored == state, f"{writer} -> {reader.name}"
+            assert hash_again == weights_hash, f"{writer} -> {reader.name}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_what_lies_where(layout: Layout, written: Written) -> None:
+    folder = written[layout.name][0] / "step-00000002"
+    assert verify_checkpoint(folder).ok
+    manifest = parse_manifest((folder / "manifest.json").read_bytes())
+    parts = {"single": 1, "ddp": 1, "fsdp": layout.ranks, "hsdp": layout.ranks // 2}[layout.strategy]
+    weight = manifest.tensors["model/blocks.0.up.weight"]
+    assert len(weight.shards) == parts
+    assert weight.shape == [10, 6]
+    assert weight.digest
+    # One row is on one rank; a replica of it is written once.
+    assert len(manifest.tensors["model/scale"].shards) == 1
+    assert manifest.aliases == {"model/again.weight": "model/embedding.weight"}
+    of_ranks = {entry.name for entry in manifest.files if ".rank" in entry.name}
+    assert len({name.split(".")[1] for name in of_ranks}) == (parts if parts > 1 else 0)

@@ -1,0 +1,308 @@
+"""Saves of a sharded model: kills, full disks, damage, unlike copies, gathered parameters."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as torch_dist
+from checkpoint_crash import DyingFiles, FullDisk
+from sharded_training import Layout, Model, make, train, whole_state
+
+import dist_train as dt
+from dist_train.checkpoint import CheckpointManager, collective_load
+from dist_train.checkpoint.format.boxes import Box
+from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint, ReplicaMismatch
+from dist_train.checkpoint.format.manifest import parse_manifest
+from dist_train.checkpoint.store.file import FileStorage
+from dist_train.checkpoint.store.sharded_reader import ShardedReader, sharded_keys
+from dist_train.checkpoint.store.verify import verify_checkpoint
+from dist_train.errors import CheckpointWriteError
+from dist_train.testing import run_ranks
+from dist_train.testing.ranks import RanksFailed
+
+pytestmark = pytest.mark.multiprocess
+FSDP = Layout("fsdp", 2)
+HSDP = Layout("hsdp", 4)
+
+
+class Killed(DyingFiles):
+    """Ends the process at the n-th change."""
+
+    def _change(self, what: str, path: str) -> None:
+        self.count += 1
+        if self.at and self.count >= self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def save_twice(directory: Path, who: int, at: int, attempt: int = 0) -> tuple[int, list[dict[str, str]]]:
+    """Save step 1 and step 2; rank `who` is killed at its change `at` of the second.
+
+    Returns how many changes this rank made then, and the digests of both states.
+    """
+    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
+        model, optimizer = make(FSDP, 0)
+        manager = CheckpointManager(directory, run_id="run", attempt=attempt)
+        state = {"model": model, "optimizer": optimizer}
+        train(run, model, optimizer, 0, 1)
+        manager.save(1, state)
+        states = [whole_state(model, optimizer)]
+        train(run, model, optimizer, 1, 2)
+        states.append(whole_state(model, optimizer))
+        files = Killed(directory, at if run.rank == who else 0)
+        with pytest.MonkeyPatch.context() as patch:
+            files.install(patch)
+            manager.save(2, state)
+        return files.count, states
+
+
+def resume(directory: Path, attempt: int) -> tuple[int, dict[str, str]]:
+    with dt.init(device="cpu", seed=9, timeout_s=30):
+        model, optimizer = make(FSDP, 5)
+        manager = CheckpointManager(directory, run_id="run", attempt=attempt)
+        restored = manager.load_latest({"model": model, "optimizer": optimizer})
+        assert restored is not None
+        return restored.step, whole_state(model, optimizer)
+
+
+def killed_at(directory: Path, who: int, at: int, states: list[dict[str, str]]) -> int:
+    """The step that is found after a kill there."""
+    with pytest.raises(RanksFailed):
+        run_ranks(save_twice, 2, args=(directory, who, at), after_failure_s=0.5)
+    found = run_ranks(resume, 2, args=(directory, 1))
+    step = found[0][0]
+    assert found == [(step, states[step - 1])] * 2
+    assert verify_checkpoint(directory / f"step-{step:08d}").ok
+    assert not (directory / "quarantine").exists()
+    return step
+
+
+@pytest.mark.parametrize(("who", "at"), [(0, 9), (1, 2)])
+def test_a_kill_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path, who: int, at: int) -> None:
+    states = run_ranks(save_twice, 2, args=(tmp_path / "whole", -1, 0))[0][1]
+    assert killed_at(tmp_path / "killed", who, at, states) == 1
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.proves("A rank killed at any of its file operations of a sharded save leaves a whole checkpoint")
+def test_a_kill_at_any_change_of_any_rank(tmp_path: Path) -> None:
+    ranks = run_ranks(save_twice, 2, args=(tmp_path / "whole", -1, 0))
+    assert all(count > 5 for count, _ in ranks)
+    seen = [
+        killed_at(tmp_path / f"{who}-{at}", who, at, ranks[0][1])
+        for who, (count, _) in enumerate(ranks)
+        for at in range(1, count + 1)
+    ]
+    assert set(seen) == {1, 2}
+
+
+def save_to_a_full_disk(directory: Path) -> str:
+    with dt.init(device="cpu", timeout_s=30) as run:
+        model, optimizer = make(FSDP, 0)
+        manager = CheckpointManager(directory)
+        with pytest.MonkeyPatch.context() as patch:
+            if run.rank == 1:
+                FullDisk(directory, "write", 1, errno.ENOSPC).install(patch)
+            with pytest.raises(CheckpointWriteError) as caught:
+                manager.save(1, {"model": model, "optimizer": optimizer})
+        manager.save(2, {"model": model, "optimizer": optimizer})
+        return str(caught.value)
+
+
+def test_a_disk_that_is_full_for_one_rank_is_that_error_on_all(tmp_path: Path) -> None:
+    said = run_ranks(save_to_a_full_disk, 2, args=(tmp_path,))
+    assert "rank 1's files could not be written" in said[1]
+    assert said[0] == f"on rank 1: {said[1]}"
+    assert sorted(name for name in os.listdir(tmp_path) if name.startswith("step")) == ["step-00000002"]
+
+
+def load_damaged(directory: Path) -> tuple[int, int]:
+    with dt.init(device="cpu", timeout_s=30):
+        model, optimizer = make(FSDP, 0)
+        restored = CheckpointManager(directory).load_latest({"model": model, "optimizer": optimizer})
+        assert restored is not None
+        return restored.step, len(os.listdir(directory / "quarantine"))
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "a file that is gone", "a file that is cut"])
+def test_damage_in_one_ranks_file_is_found_and_the_one_before_is_taken(tmp_path: Path, damage: str) -> None:
+    run_ranks(save_twice, 2, args=(tmp_path, -1, 0))
+    file = tmp_path / "step-00000002" / "optim.rank1.safetensors"
+    if damage == "a file that is gone":
+        file.unlink()
+    else:
+        raw = bytearray(file.read_bytes())
+        raw[-3] ^= 1
+        file.write_bytes(raw if damage == "a flipped bit" else raw[:-3])
+    assert "optim.rank1.safetensors" in verify_checkpoint(tmp_path / "step-00000002").problems[0]
+    assert run_ranks(load_damaged, 2, args=(tmp_path,)) == [(1, 1)] * 2
+
+
+def save_unlike_copies(directory: Path, odd: int) -> str:
+    with dt.init(device="cpu", timeout_s=30) as run:
+        model, optimizer = make(HSDP, 0)
+        if run.rank == odd:
+            with torch.no_grad():
+                model.head.weight.to_local().view(-1)[0] += 1e-3
+        with pytest.raises(ReplicaMismatch) as caught:
+            CheckpointManager(directory).save(1, {"model": model, "optimizer": optimizer})
+        return str(caught.value)
+
+
+def test_copies_of_a_part_that_differ_are_not_saved(tmp_path: Path) -> None:
+    said = run_ranks(save_unlike_copies, 4, args=(tmp_path, 3))
+    assert len(set(said)) == 1
+    assert "step 1 is not saved: rank 3 has another part of 'model/head.weight' than rank 1" in said[0]
+    assert "no majority" in said[0]
+    assert not list(tmp_path.glob("step-*"))
+
+
+def save_after_an_evaluation(directory: Path, gradients: bool) -> bool:
+    """Whether the state that is restored is that which was saved, with the parameters gathered in between."""
+    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
+        model, optimizer = make(FSDP, 0)
+        train(run, model, optimizer, 0, 1)
+        tokens = torch.zeros(2, 3, dtype=torch.long)
+
+        def evaluate() -> None:
+            with torch.set_grad_enabled(gradients):
+                model.eval()(tokens)
+
+        evaluate()
+        # The optimizer first: torch gives the parts back when it reads the model's state.
+        manager, state = CheckpointManager(directory), {"optimizer": optimizer, "model": model}
+        manager.save(1, state)
+        before = whole_state(model, optimizer)
+        train(run, model.train(), optimizer, 1, 2)
+        evaluate()
+        manager.load_latest(state)
+        return before == whole_state(model, optimizer)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_parameters_that_an_evaluation_has_gathered_are_saved_and_restored(
+    tmp_path: Path, gradients: bool
+) -> None:
+    assert run_ranks(save_after_an_evaluation, 2, args=(tmp_path, gradients)) == [True, True]
+
+
+def save_unlike_states(directory: Path, what: str) -> str:
+    with dt.init(device="cpu", timeout_s=30) as run:
+        model, optimizer = make(FSDP, 0)
+        state = {"model": model, "optimizer": optimizer}
+        if run.rank == 1:
+            if what == "a plain model":
+                state = {"model": Model(), "optimizer": torch.optim.AdamW(Model().parameters())}
+                del state["optimizer"]
+            else:
+                train_alone(model, optimizer)
+        else:
+            state = state if what != "a plain model" else {"model": model}
+        with pytest.raises(ReplicaMismatch) as caught:
+            CheckpointManager(directory).save(1, state)
+        return str(caught.value)
+
+
+def train_alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give one parameter a moment that the other ranks do not have."""
+    parameter = next(iter(model.parameters()))
+    optimizer.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("a plain model", "the state of rank 0 is sharded, that of rank 1 is not"),
+        ("a moment", "step 1 is not saved"),
+    ],
+)
+def test_ranks_with_unlike_states_are_refused(tmp_path: Path, what: str, said: str) -> None:
+    found = run_ranks(save_unlike_states, 2, args=(tmp_path, what))
+    assert all(said in each for each in found), found
+    assert not list(tmp_path.glob("step-*"))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the steps 1 and 2."""
+    folder = tmp_path_factory.mktemp("saved")
+    run_ranks(save_twice, 2, args=(folder, -1, 0))
+    return folder
+
+
+def test_each_block_is_compared_when_it_is_read(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved / "step-00000002", tmp_path / "step-00000002")
+    storage, key = FileStorage(tmp_path), "model/head.weight"
+    manifest = parse_manifest((tmp_path / "step-00000002" / "manifest.json").read_bytes())
+    reader = ShardedReader(storage, "step-00000002", manifest)
+    box = Box((4, 1), (1, 3))
+    assert torch.equal(reader.read(key, box), reader.read(key)[4:5, 1:4])
+    file = tmp_path / "step-00000002" / "model.rank1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedCheckpoint, match=r"model\.rank1\.safetensors: block 0 .* does not match"):
+        reader.read(key, box)
+    reader.read(key, Box((0, 0), (1, 6)))  # of the other rank's file
+
+
+def test_parts_that_do_not_make_a_tensor_are_damage(saved: Path) -> None:
+    manifest = parse_manifest((saved / "step-00000002" / "manifest.json").read_bytes())
+    entry = manifest.tensors["model/head.weight"]
+    assert sharded_keys(manifest)
+    cut = manifest.model_copy(
+        update={"tensors": {**manifest.tensors, "model/head.weight": entry._replace(shards=entry.shards[:1])}}
+    )
+    with pytest.raises(DamagedCheckpoint, match=r"'model/head\.weight' do not make it whole"):
+        sharded_keys(cut)
+
+
+def test_the_manifest_of_a_sharded_checkpoint_names_each_layout_once(saved: Path) -> None:
+    record = json.loads((saved / "step-00000002" / "manifest.json").read_text())
+    # The weight and both moments of a tensor lie in unlike files, the tensors of one shape in one.
+    assert len(record["layouts"]) < len(record["tensors"]) / 2
+    assert record["mesh"] == [["shard", 2]]
+
+
+def closed(seed: int) -> bool:
+    with dt.init(device="cpu", timeout_s=30) as run:
+        model, optimizer = make(FSDP, seed)
+        train(run, model, optimizer, 0, 1)
+    return torch_dist.is_initialized()
+
+
+@pytest.mark.proof
+def test_twenty_runs_end_cleanly() -> None:
+    for seed in range(20):
+        assert run_ranks(closed, 2, args=(seed,)) == [False, False]
+
+
+def verified_files(directory: Path) -> list[str]:
+    """Which files this rank verifies as a whole when it resumes."""
+    seen: list[str] = []
+    with dt.init(device="cpu", timeout_s=30), pytest.MonkeyPatch.context() as patch:
+        check = collective_load.check_file
+        patch.setattr(
+            collective_load,
+            "check_file",
+            lambda storage, name, entry: seen.append(entry.name) or check(storage, name, entry),
+        )
+        model, optimizer = make(FSDP, 5)
+        CheckpointManager(directory, run_id="run", attempt=1).load_latest(
+            {"model": model, "optimizer": optimizer}
+        )
+    return seen
+
+
+def test_the_ranks_verify_the_files_of_parts_in_turn(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(saved, folder)
+    found = run_ranks(verified_files, 2, args=(folder,))
+    everything = {f"{part}.rank{rank}.safetensors" for part in ("model", "optim") for rank in range(2)}
+    assert sorted(found[0] + found[1]) == sorted(everything)
+    assert all(found)
