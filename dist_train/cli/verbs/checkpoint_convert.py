@@ -15,7 +15,7 @@ from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import size
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
-from dist_train.cli.run.choose_checkpoint import choose_checkpoint
+from dist_train.cli.run.choose_checkpoint import choose_checkpoint, is_weights
 from dist_train.errors import ExitCode, NotFoundError, UsageError
 
 SAFETENSORS = ".safetensors"
@@ -93,9 +93,9 @@ def export(
     As safetensors, a model of any size needs the memory of one tensor; as *.pt that of the whole model.
     """
     target = _export_target(out, max_shard_size)
-    if Path(source).is_file():
+    if is_weights(Path(source)):
         if step is not None or best:
-            raise UsageError(f"{source} is one file: --step and --best choose among checkpoints")
+            raise UsageError(f"{source} is one set of weights: --step and --best choose among checkpoints")
         chosen = Path(source)
     else:
         chosen = choose_checkpoint(source, step, best)

@@ -112,6 +112,21 @@ def test_a_file_of_weights_with_a_config(here: Path, started: Any, dist_train: A
     ]
 
 
+@pytest.mark.parametrize("name", [".metadata", "model.safetensors.index.json"])
+def test_a_directory_of_another_tool_is_weights_as_a_file_is(
+    here: Path, started: Any, asked: Any, dist_train: Any, name: str
+) -> None:
+    (here / "theirs").mkdir()
+    (here / "theirs" / name).write_bytes(b"")
+    assert dist_train("predict", "theirs", "--config", DIGITS).code == 0
+    ((argv, _),) = started
+    assert value(argv, "--weights") == str(here / "theirs")
+    assert dist_train("checkpoint", "export", "theirs", "--out", "m.pt").code == 0
+    assert asked == [("export", "theirs", "m.pt")]
+    said = dist_train("checkpoint", "export", "theirs", "--out", "m.pt", "--step", 3)
+    assert (said.code, "--step and --best choose among checkpoints" in said.err) == (2, True)
+
+
 def test_gpus_are_given_by_uuid_and_numbered_from_0(
     trained: Any, started: Any, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
