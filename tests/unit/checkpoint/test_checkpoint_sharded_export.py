@@ -117,22 +117,24 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, fill_disk: Callable[[], None
     assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.parametrize("of_ours", [True, False])
 def test_what_cannot_be_read_is_no_error_of_the_target(
-    tmp_path: Path, trained: Training, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trained: Training, monkeypatch: pytest.MonkeyPatch, of_ours: bool
 ) -> None:
     path = manager(tmp_path / "ours").save(2, trained.state).path
-    export_weights(path, tmp_path / "whole", max_shard_bytes=100)
-    first = sorted((tmp_path / "whole").iterdir())[0]
-    opened = open_index_then_remove(first, monkeypatch)
-    with pytest.raises(CheckpointError, match=rf"{first.name} could not be read: No such file") as found:
-        export_weights(tmp_path / "whole", tmp_path / "again", max_shard_bytes=100)
-    assert opened
+    export_weights(path, tmp_path / "theirs", max_shard_bytes=100)
+    source = path if of_ours else tmp_path / "theirs"
+    file = source / ("model.safetensors" if of_ours else "model-00001-of-00002.safetensors")
+    removed = remove_when_begun(file, monkeypatch)
+    with pytest.raises(CheckpointError, match=rf"{file.name} could not be read: No such file") as found:
+        export_weights(source, tmp_path / "again", max_shard_bytes=100)
+    assert removed
     assert not isinstance(found.value, CheckpointWriteError)
     assert not (tmp_path / "again").exists()
 
 
-def open_index_then_remove(file: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Remove a file of an index as soon as the target is begun."""
+def remove_when_begun(file: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Remove a file as soon as the target is begun."""
     removed: list[Path] = []
     mkdir = os.mkdir
 
