@@ -15,6 +15,7 @@ from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.weights.file_part import naming_file
 from dist_train.checkpoint.weights.plain_pickle import Made, Named, UnknownName, read_pickle
 from dist_train.errors import CheckpointError
+from dist_train.jobs.frozen_imports import without_collector
 
 METADATA = ".metadata"
 _DCP = "torch.distributed.checkpoint.metadata"
@@ -80,6 +81,7 @@ class DcpMetadata:
     paths: Mapping[str, Path_]
 
 
+@without_collector()
 def read_metadata(path: Path) -> DcpMetadata:
     """Read and check a `.metadata` file; nothing in it is run.
 

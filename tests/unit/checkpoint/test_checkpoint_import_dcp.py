@@ -15,6 +15,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from checkpoint_cases import Tied
 from torch import nn
+from torch.distributed._shard.sharded_tensor import metadata as sharded_metadata
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat, _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 
@@ -223,6 +224,21 @@ FILE_CASES: dict[str, tuple[Callable[[Metadata], Any], str]] = {
 
 def read_all(folder: Path) -> None:
     open_weights(folder).tensors.in_memory()
+
+
+def test_metadata_of_older_versions_of_torch(tmp_path: Path) -> None:
+    """The properties of tensors had another module, directories no save id, places no list of extensions."""
+    state = saved(tmp_path)
+
+    def older(metadata: Metadata) -> None:
+        for entry in metadata.state_dict_metadata.values():
+            if hasattr(entry, "properties"):
+                entry.properties = sharded_metadata.TensorProperties(dtype=entry.properties.dtype)
+        metadata.storage_meta = metadata.version = None
+
+    rewrite(tmp_path, older)
+    assert b"sharded_tensor.metadata" in (tmp_path / METADATA).read_bytes()
+    assert torch.equal(open_weights(tmp_path).tensors["w"], state["w"])
 
 
 @pytest.mark.parametrize("case", METADATA_CASES)
