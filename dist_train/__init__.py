@@ -9,7 +9,7 @@ jobs            what a launcher needs: job spec, plan, state, machine
 agent           the per-node process: start ranks, watch them, restart them
 entrypoint      what a rank of a config run executes
 distributed     process groups, devices, facts that ranks agree on
-strategies      single, ddp, dp
+strategies      single, ddp, dp, fsdp, hsdp
 data            loader, sampler, permutation
 checkpoint      atomic, verified, resumable checkpoints
 resilience      dt.init, stop flag, hang watchdog, fault injection
@@ -35,6 +35,8 @@ _PUBLIC = {
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
+    "no_sync": "dist_train.strategies.prepared_models",
+    "clip_grad_norm_": "dist_train.strategies.prepared_models",
     "to_device": "dist_train.distributed.transfer",
     "loader": "dist_train.data.loader",
     "Predictor": "dist_train.inference.predictor",
@@ -71,8 +73,21 @@ if TYPE_CHECKING:
     from dist_train.inference.predictor import Predictor as Predictor
     from dist_train.resilience.session import init as init
     from dist_train.strategies.prepare import prepare as prepare
+    from dist_train.strategies.prepared_models import clip_grad_norm_ as clip_grad_norm_
+    from dist_train.strategies.prepared_models import no_sync as no_sync
     from dist_train.strategies.unwrap import unwrap as unwrap
 
-__all__ = ["Predictor", "Run", "__version__", "init", "loader", "prepare", "to_device", "unwrap"]
+__all__ = [
+    "Predictor",
+    "Run",
+    "__version__",
+    "clip_grad_norm_",
+    "init",
+    "loader",
+    "no_sync",
+    "prepare",
+    "to_device",
+    "unwrap",
+]
 
 __getattr__, __dir__ = lazy_exports(__name__, _PUBLIC, submodules=_PACKAGES)

@@ -16,6 +16,7 @@ from dist_train.checkpoint.init_from import check_init_from, load_named, load_we
 from dist_train.checkpoint.node_readers import find_readers
 from dist_train.checkpoint.run_context import (
     current_control,
+    meet,
     note_restored,
     note_saved,
     place_of,
@@ -177,6 +178,7 @@ class CheckpointManager:
         """
         started, control = time.perf_counter(), self.control
         place = place_of(control)
+        meet(control, f"CheckpointManager.save({step})", step)
         settle_finite_check()
         collected, own_names = with_all_ranks(
             control, lambda: self._collected(without_pending_gradients(state)), names_of_entries
@@ -292,6 +294,7 @@ class CheckpointManager:
         """
         check_init_from(init_from, fresh_optimizer)
         control = self.control
+        meet(control, "CheckpointManager.load_latest")
         on_every_rank(control, lambda: refuse_unstorable(state, control.rank))
         own = load_newest_together(control, self.storage, self._begin_numbered_attempt, self._check_run)
         if own is None and control.is_main:

@@ -52,6 +52,35 @@ def run_and_attempt(run_id: str, attempt: int | None) -> tuple[str, int | None]:
     return worker.run_id, worker.attempt
 
 
+def meet(control: Control, what: str, number: int = 0) -> None:
+    """Wait for all ranks of the current run: one that does not come is named (collective).
+
+    A collective would be matched with whatever the other ranks do, and wait for its time-out.
+
+    Args:
+        control: that of the manager; another one than the run's does not meet.
+        what: the call, for the error.
+        number: must be equal on all ranks: the step.
+
+    Raises:
+        ConfigError: on the ranks that came: naming those that did not, or that gave another number.
+    """
+    run = current()
+    if run is None or run.exchange is None or run.control is not control:
+        return
+
+    def same(numbers: list[JsonValue]) -> JsonValue:
+        if len(set(map(str, numbers))) > 1:
+            listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(numbers[:8]))
+            raise ConfigError(
+                f"{what}: the ranks are at different steps ({listed})",
+                cause="they have not made the same number of steps",
+            )
+        return None
+
+    run.exchange.exchange("checkpoint", number, same, what)
+
+
 def place_of(control: Control) -> Place:
     """Return the place of this rank in the current run; without one, each rank has the whole model."""
     run = current()

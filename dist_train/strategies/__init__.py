@@ -8,6 +8,7 @@ sharding_units       which modules are units
 rank_zero_weights    rank 0's weights on all ranks, whose models must be alike
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
+prepared_models      `dt.no_sync` and `dt.clip_grad_norm_`
 split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from dist_train import registry
+from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run, current
 from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
@@ -23,6 +24,7 @@ from dist_train.strategies.base import (
     places_model,
 )
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
+from dist_train.strategies.prepared_models import remember_strategy
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.unwrap import find_ddp, is_wrapped
 from dist_train.strategies.warmup import WarmUpOnFirstBatch
@@ -32,7 +34,9 @@ logger = logging.getLogger(__name__)
 Hook = Callable[..., None]
 
 
-def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Module:
+def prepare(
+    model: nn.Module, strategy: str = "ddp", *, mesh: Mapping[str, int] | None = None, **options: Any
+) -> nn.Module:
     """Move the model to this rank's device, give it rank 0's weights and wrap it.
 
     Build the optimizer after it. From the first call on each rank draws random numbers of its own, if
@@ -43,6 +47,8 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
     Args:
         model: any module; with one process it is returned unwrapped, on the device.
         strategy: a name that the registry finds.
+        mesh: sizes of the strategy's dimensions by name, {"replicate": 2, "shard": 4} for hsdp; they multiply
+            to the number of ranks.
         options: the strategy's own, for instance static_graph=True for ddp.
 
     Raises:
@@ -59,19 +65,47 @@ def prepare(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Modul
             f"this {type(model).__name__} is wrapped already", hint="prepare the plain model, once"
         )
     chosen = load_strategy(strategy)
-    checked = check_options(chosen, options)
+    checked = check_options(chosen, {**options, **_sizes(chosen, mesh or {})})
     if run.world_size == 1 and not is_for_one_process(chosen):
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()
-    run.take_place(place_of(chosen, checked, run.rank, run.world_size))
+    place = place_of(chosen, checked, run.rank, run.world_size)
+    if mesh is not None:
+        check_mesh(chosen, place, mesh)
+    run.take_place(place)
     refuse_lazy_parameters(model)
     refuse_split_model(model, run.device)
     watch_batch_norm(model)
     placed = model if places_model(chosen) else model.to(run.device)
     wrapped = _hooked(chosen.wrap(placed, run, checked), chosen, run)
+    remember_strategy(wrapped, chosen)
     run.seed_this_rank()
     return wrapped
+
+
+def _sizes(strategy: Strategy, mesh: Mapping[str, int]) -> dict[str, int]:
+    """Those that are options of the strategy; the others follow from the number of ranks."""
+    return {name: size for name, size in mesh.items() if name in strategy.Options.model_fields}
+
+
+def check_mesh(strategy: Strategy, place: Place, mesh: Mapping[str, int]) -> None:
+    """Raise ConfigError where a strategy's mesh has not these dimensions, or not of these sizes.
+
+    Args:
+        strategy: the one in use; with one process it may be another one than was asked for.
+        place: of this rank.
+        mesh: wanted sizes by name.
+    """
+    there = dict(place.mesh)
+    if place.world_size == 1 and all(size == 1 for size in mesh.values()):
+        return
+    if there != dict(mesh):
+        wanted, found = (", ".join(f"{name} {size}" for name, size in each.items()) for each in (mesh, there))
+        raise ConfigError(
+            f"strategy {strategy.name!r} has the mesh {found} on {place.world_size} rank(s), not {wanted}",
+            hint="name each of its dimensions; the sizes multiply to nodes x ranks per node",
+        )
 
 
 def load_strategy(name: str) -> Strategy:

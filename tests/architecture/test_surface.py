@@ -172,7 +172,7 @@ def test_the_main_promises_hold() -> None:
     """Stated here too, so that rewriting the files does not change them unnoticed."""
     names = python_surface()
     assert names["init"].startswith("(seed=None, timeout_s=600.0")
-    assert names["prepare"] == "(model, strategy='ddp', **options)"
+    assert names["prepare"] == "(model, strategy='ddp', *, mesh=None, **options)"
     assert names["unwrap"] == "(model)"
     assert names["loader"].startswith("(dataset, ")
     assert "batch_size=None, shuffle=True" in names["loader"].replace("*, ", "")

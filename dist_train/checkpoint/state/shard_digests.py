@@ -116,7 +116,7 @@ def _digest_some(
     for owner, key in enumerate(keys):
         if owner == control.rank:
             continue
-        for box, values in tensors[key].parts:
+        for box, values in sorted(tensors[key].parts, key=lambda part: part[0]):
             if layout.is_written_here(key, box):
                 flat = _as_bytes(host(values))
                 sent.append(flat)

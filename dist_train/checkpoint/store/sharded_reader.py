@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import torch
 import xxhash
 
 from dist_train.checkpoint.format.boxes import Box, overlap, tiling_fault, whole
+from dist_train.checkpoint.format.byte_stream import ReadAt, read_at_of
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.layout import TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
@@ -20,7 +22,7 @@ from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import block_hashes
 
 # Read by one call: a request to an object store costs as much as some MiB.
-_READ_BYTES = 16 << 20
+_READ_BLOCKS = 16
 
 
 def files_of_parts(manifest: Manifest) -> frozenset[str]:
@@ -172,31 +174,72 @@ class ShardedReader:
 
     def _read_bytes(self, file: _OpenFile, start: int, view: memoryview) -> None:
         """Fill a view with a file's bytes from a place on; every block that it touches is compared."""
-        size, end = file.entry.block_bytes, start + len(view)
-        step = max(1, _READ_BYTES // size)
-        for first in range(start // size, -(-end // size), step):
-            last = min(first + step, -(-end // size))
-            raw = memoryview(self._blocks(file, first, last))
-            begin = max(start, first * size)
-            stop = min(end, last * size)
-            view[begin - start : stop - start] = raw[begin - first * size : stop - first * size]
+        with closing(self.storage.open(f"{self.name}/{file.entry.name}")) as stream:
+            blocks = _Blocks(file, read_at_of(stream) or self._by_requests(file))
+            blocks.read(start, view)
 
-    def _blocks(self, file: _OpenFile, first: int, last: int) -> bytes:
-        entry, size = file.entry, file.entry.block_bytes
-        stop = min(last * size, entry.bytes)
-        raw = self.storage.read(f"{self.name}/{entry.name}", first * size, stop - first * size)
-        if len(raw) != stop - first * size:
-            raise DamagedCheckpoint(f"{entry.name} ends at byte {first * size + len(raw)}", file=entry.name)
-        for block in range(first, last):
-            piece = memoryview(raw)[(block - first) * size : (block - first + 1) * size]
-            if block >= len(file.digests) or xxhash.xxh3_128_hexdigest(piece) != file.digests[block]:
+    def _by_requests(self, file: _OpenFile) -> ReadAt:
+        key = f"{self.name}/{file.entry.name}"
+
+        def read_at(view: memoryview, place: int) -> int:
+            raw = self.storage.read(key, place, len(view))
+            view[: len(raw)] = raw
+            return len(raw)
+
+        return read_at
+
+
+class _Blocks:
+    """Reads a file block by block.
+
+    Args:
+        file: which one.
+        read_at: its bytes.
+    """
+
+    def __init__(self, file: _OpenFile, read_at: ReadAt) -> None:
+        self._file, self._read_at, self._size = file, read_at, file.entry.block_bytes
+
+    def read(self, start: int, view: memoryview) -> None:
+        """Fill a view with the bytes from a place on: whole blocks where they belong, others by a copy."""
+        size, end = self._size, start + len(view)
+        first, last = -(-start // size), end // size
+        if first > last:  # within one block
+            first = last = end // size + 1
+        if start < min(first * size, end):
+            self._read_around(start, view[: min(first * size, end) - start])
+        for block in range(first, last, _READ_BLOCKS):
+            stop = min(block + _READ_BLOCKS, last)
+            self._fill(block, view[block * size - start : stop * size - start])
+        if first <= last and last * size < end:
+            self._read_around(last * size, view[last * size - start :])
+
+    def _read_around(self, start: int, view: memoryview) -> None:
+        """A part of one block."""
+        block = start // self._size
+        begin = block * self._size
+        raw = memoryview(bytearray(min(self._size, self._file.entry.bytes - begin)))
+        self._fill(block, raw)
+        view[:] = raw[start - begin : start - begin + len(view)]
+
+    def _fill(self, first: int, view: memoryview) -> None:
+        """Fill a view with whole blocks, and compare each."""
+        entry, size, done = self._file.entry, self._size, 0
+        while done < len(view):
+            count = self._read_at(view[done:], first * size + done)
+            if not count:
+                raise DamagedCheckpoint(f"{entry.name} ends at byte {first * size + done}", file=entry.name)
+            done += count
+        for block in range(first, first - (-len(view) // size)):
+            piece = view[(block - first) * size : (block - first + 1) * size]
+            digests = self._file.digests
+            if block >= len(digests) or xxhash.xxh3_128_hexdigest(piece) != digests[block]:
+                last = min((block + 1) * size, entry.bytes) - 1
                 raise DamagedCheckpoint(
-                    f"{entry.name}: block {block} (bytes {block * size} to "
-                    f"{min((block + 1) * size, entry.bytes) - 1}) does not match its hash",
+                    f"{entry.name}: block {block} (bytes {block * size} to {last}) does not match its hash",
                     file=entry.name,
                     block=block,
                 )
-        return raw
 
 
 class TensorReader(Protocol):

@@ -21,7 +21,7 @@ _PROBES = 4
 def mark_stepped(optimizer: Optimizer) -> None:
     """Note on some gradients that this version of them has been applied."""
     for grad in _probes(optimizer):
-        setattr(grad, _ATTRIBUTE, grad._version)
+        setattr(grad, _ATTRIBUTE, _version(grad))
 
 
 def has_pending_gradients(optimizer: Optimizer) -> bool:
@@ -29,14 +29,18 @@ def has_pending_gradients(optimizer: Optimizer) -> bool:
 
     Gradients that are zero, or not finite (a step that a loop leaves out), are not pending.
     """
-    pending = [grad for grad in _probes(optimizer) if getattr(grad, _ATTRIBUTE, None) != grad._version]
+    changed = [grad for grad in _probes(optimizer) if getattr(grad, _ATTRIBUTE, None) != _version(grad)]
+    pending = [own_part(grad) for grad in changed]
     if not all(bool(torch.isfinite(grad).all()) for grad in pending):
         return False
     return any(bool(grad.any()) for grad in pending)
 
 
 def _probes(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    grads = (
-        own_part(p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None
-    )
+    grads = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
     return islice(grads, _PROBES)
+
+
+def _version(grad: torch.Tensor) -> tuple[int, int]:
+    # fully_shard adds to the part that a sharded gradient holds, whose own version does not change.
+    return grad._version, own_part(grad)._version

@@ -23,7 +23,7 @@ from dist_train.checkpoint.format.manifest import parse_manifest
 from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.sharded_reader import ShardedReader, sharded_keys
 from dist_train.checkpoint.store.verify import verify_checkpoint
-from dist_train.errors import CheckpointWriteError
+from dist_train.errors import CheckpointError, CheckpointWriteError
 from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
 
@@ -306,3 +306,27 @@ def test_the_ranks_verify_the_files_of_parts_in_turn(saved: Path, tmp_path: Path
     everything = {f"{part}.rank{rank}.safetensors" for part in ("model", "optim") for rank in range(2)}
     assert sorted(found[0] + found[1]) == sorted(everything)
     assert all(found)
+
+
+def save_with_pending_gradients(directory: Path, step_first: bool) -> str:
+    with dt.init(device="cpu", timeout_s=30):
+        model = dt.prepare(torch.nn.Linear(2, 1), "fsdp")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        manager = CheckpointManager(directory)
+        data = dt.loader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 4)
+        for number, (x,) in enumerate(data):
+            model(x).sum().backward()
+            if number == 0 or step_first:
+                optimizer.step()
+            if number == 1:
+                try:
+                    manager.save(1, {"model": model, "optimizer": optimizer, "loader": data})
+                except CheckpointError as error:
+                    return str(error)
+        return "saved"
+
+
+def test_gradients_that_no_step_has_applied_are_not_lost(tmp_path: Path) -> None:
+    assert run_ranks(save_with_pending_gradients, 2, args=(tmp_path / "a", True)) == ["saved"] * 2
+    for said in run_ranks(save_with_pending_gradients, 2, args=(tmp_path / "b", False)):
+        assert "has gradients that no step has applied" in said
