@@ -1,6 +1,7 @@
 """`python -P -m dist_train.checkpoint list|verify|show PATH`: JSON lines, one per checkpoint; no torch.
 
-`import SOURCE TARGET [--entry KEY] [--keep-names]` and `export SOURCE TARGET`: one line; these load torch.
+`import SOURCE TARGET [--entry KEY] [--keep-names]` and `export SOURCE TARGET [--entry KEY]
+[--max-shard-bytes N]`: one line; these load torch.
 
 The command line runs this as a process of its own, so that it imports no package that loads torch.
 """
@@ -68,10 +69,13 @@ def _convert(argv: Sequence[str]) -> dict[str, Any]:
         parser.add_argument(name)
     parser.add_argument("--entry")
     parser.add_argument("--keep-names", action="store_true")
+    parser.add_argument("--max-shard-bytes", type=int)
     arguments = parser.parse_args(argv)
     source, target = Path(arguments.source), Path(arguments.target)
     if arguments.verb == "export":
-        return export_weights(source, target, entry=arguments.entry)
+        return export_weights(
+            source, target, entry=arguments.entry, max_shard_bytes=arguments.max_shard_bytes
+        )
     return import_weights(source, target, entry=arguments.entry, keep_names=arguments.keep_names)
 
 

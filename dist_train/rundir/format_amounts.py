@@ -24,6 +24,17 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1))
 
 
+def parse_file_size(text: str) -> int:
+    """Read a size as other tools write it: `5GB` (10^9 each), `2GiB` (2^30 each); raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])(i?)B", text.strip())
+    if found is None:
+        raise ValueError("expected a number with KB, MB, GB, TB or KiB, MiB, GiB, TiB, such as 5GB")
+    count = int(float(found[1]) * (1024 if found[3] else 1000) ** ("KMGT".index(found[2]) + 1))
+    if not count:
+        raise ValueError("it is less than a byte")
+    return count
+
+
 def clock(seconds: float) -> str:
     """Format seconds: `0:42`, `12:30`, `1:02:33`, `2 d 03:10`; `-` for nan and infinity."""
     if not math.isfinite(seconds):

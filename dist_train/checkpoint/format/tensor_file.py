@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,6 +47,55 @@ class Header:
     tensors: dict[str, tuple[torch.dtype, tuple[int, ...], int]]
 
 
+class Described(Protocol):
+    """What a header says of a tensor, besides its place."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its elements."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole tensor."""
+
+
+def write_order(tensors: Mapping[str, Described]) -> list[str]:
+    """Return the names in the order of their bytes: wide elements first, so that every tensor is aligned."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+
+
+def file_head(
+    tensors: Mapping[str, Described], sizes: Mapping[str, int], metadata: Mapping[str, str]
+) -> tuple[bytes, int]:
+    """Make the head of a safetensors file.
+
+    Args:
+        tensors: in the order of their bytes.
+        sizes: the bytes of each.
+        metadata: text pairs.
+
+    Returns:
+        The head, and the size of the whole file.
+    """
+    # safetensors has no complex128: its numbers are stored as pairs, and the header says whose.
+    pairs = sorted(name for name in tensors if tensors[name].dtype == torch.complex128)
+    metadata = {**metadata, **({COMPLEX128: json.dumps(pairs)} if pairs else {})}
+    head: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + sizes[name]
+        as_pairs = tensor.dtype == torch.complex128
+        head[name] = {
+            "dtype": code_of(torch.float64 if as_pairs else tensor.dtype),
+            "shape": [*tensor.shape, *([2] if as_pairs else [])],
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGN)
+    raw = len(text).to_bytes(8, "little") + text
+    return raw, len(raw) + end
+
+
 class TensorFile:
     """The bytes of one safetensors file; its size is known before any is written.
 
@@ -70,29 +119,10 @@ class TensorFile:
     ) -> None:
         refuse_reserved_name(tensors)
         self._in_use = in_use
-        # Wide elements first, as safetensors does, so that every tensor stays aligned.
         known = byte_views(tensors) if views is None else views
-        order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-        self._views = [known[name] for name in order]
-        # safetensors has no complex128: its numbers are stored as pairs, and the header says whose.
-        pairs = sorted(name for name in tensors if tensors[name].dtype == torch.complex128)
-        metadata = {**metadata, **({COMPLEX128: json.dumps(pairs)} if pairs else {})}
-        head: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))}
-        end = 0
-        for name, view in zip(order, self._views, strict=True):
-            tensor = tensors[name]
-            start, end = end, end + len(view)
-            as_pairs = tensor.dtype == torch.complex128
-            entry = {
-                "dtype": code_of(torch.float64 if as_pairs else tensor.dtype),
-                "shape": [*tensor.shape, *([2] if as_pairs else [])],
-                "data_offsets": [start, end],
-            }
-            head[name] = entry
-        text = json.dumps(head, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % ALIGN)
-        self._head = len(text).to_bytes(8, "little") + text
-        self.bytes = len(self._head) + end
+        ordered = {name: tensors[name] for name in write_order(tensors)}
+        self._views = [known[name] for name in ordered]
+        self._head, self.bytes = file_head(ordered, {name: len(known[name]) for name in ordered}, metadata)
 
     def write(
         self, write: Write, threads: HashThreads | None = None, then: Callable[[], None] = lambda: None

@@ -29,8 +29,8 @@ from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import check_file, open_verified, read_committed
 from dist_train.jobs.frozen_imports import without_collector
 
-# A checkpoint's manifest -> where its tensors are put.
-MemoryFor = Callable[[Manifest], TensorMemory]
+# A checkpoint's manifest -> where its tensors are put; None: each is read when it is asked for.
+MemoryFor = Callable[[Manifest], TensorMemory | None]
 
 
 class LoadedTensors(Mapping[str, torch.Tensor]):
@@ -69,7 +69,7 @@ class LoadedTensors(Mapping[str, torch.Tensor]):
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A verified checkpoint, copied into memory, but for its sharded tensors.
+    """A verified checkpoint, copied into memory, but for tensors that are read when they are asked for.
 
     Args:
         name: its name in the storage, `step-00000007`.
@@ -112,6 +112,10 @@ def own_memory(_: Manifest) -> TensorMemory:
     return OwnMemory()
 
 
+def read_when_asked(_: Manifest) -> None:
+    """Put no tensor into memory."""
+
+
 def read_checkpoint(
     storage: CheckpointStorage,
     name: str,
@@ -119,12 +123,12 @@ def read_checkpoint(
     *,
     verify_parts: bool = True,
 ) -> LoadedCheckpoint:
-    """Read and verify everything; sharded tensors are verified, and read later.
+    """Read and verify everything; sharded tensors are verified, and read when they are asked for.
 
     Args:
         storage: where it is.
         name: its name.
-        memory_for: where the tensors are put.
+        memory_for: where the other tensors are put; nowhere, and they too are read when they are asked for.
         verify_parts: False where the caller verifies the files of sharded tensors.
 
     Raises:
@@ -138,7 +142,7 @@ def read_checkpoint(
     of_parts = files_of_parts(manifest)
     for entry in manifest.files:
         try:
-            if entry.name.endswith(TENSOR_FILE) and entry.name not in of_parts:
+            if memory is not None and entry.name.endswith(TENSOR_FILE) and entry.name not in of_parts:
                 tensors |= _read_tensor_file(storage, name, entry, manifest, memory)
             elif entry.name == STATE_JSON:
                 state = _read_state(storage, name, entry)
@@ -148,7 +152,7 @@ def read_checkpoint(
             if error.errno != errno.EIO and not isinstance(error, FileNotFoundError):
                 raise
             raise DamagedCheckpoint(f"{entry.name}: {error.strerror or error}", file=entry.name) from error
-    loaded = in_memory_and_sharded(storage, name, manifest, tensors)
+    loaded = in_memory_and_sharded(storage, name, manifest, tensors, none_in_memory=memory is None)
     _check_complete(manifest, loaded)
     if not isinstance(state, dict) or set(state) != {"entries", "reserved"}:
         raise DamagedCheckpoint(f"{STATE_JSON} is not what save() writes", file=STATE_JSON)
@@ -209,10 +213,16 @@ def _read_state(storage: CheckpointStorage, name: str, entry: FileEntry) -> obje
 
 
 def in_memory_and_sharded(
-    storage: CheckpointStorage, name: str, manifest: Manifest, tensors: Mapping[str, torch.Tensor]
+    storage: CheckpointStorage,
+    name: str,
+    manifest: Manifest,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    none_in_memory: bool = False,
 ) -> LoadedTensors:
-    """Return the tensors of a checkpoint of which the whole ones are in memory."""
-    return LoadedTensors(tensors, ShardedReader(storage, name, manifest), sharded_keys(manifest))
+    """Return the tensors of a checkpoint of which the whole ones are in memory, or none."""
+    keys = sharded_keys(manifest, whole_too=none_in_memory)
+    return LoadedTensors(tensors, ShardedReader(storage, name, manifest), keys)
 
 
 def _check_complete(manifest: Manifest, tensors: Container[str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import xxhash
@@ -35,19 +36,27 @@ def _is_whole(entry: TensorEntry) -> bool:
     return len(entry.shards) == 1 and entry.shards[0].shape == entry.shape
 
 
-def sharded_keys(manifest: Manifest) -> list[str]:
+def sharded_keys(manifest: Manifest, *, whole_too: bool = False) -> list[str]:
     """Return the manifest keys of the tensors that lie in files of parts.
+
+    Args:
+        manifest: of a checkpoint.
+        whole_too: return those of all tensors.
 
     Raises:
         DamagedCheckpoint: the parts of one do not make it whole.
     """
     files = files_of_parts(manifest)
     keys = [
-        key for key, entry in manifest.tensors.items() if any(shard.file in files for shard in entry.shards)
+        key
+        for key, entry in manifest.tensors.items()
+        if whole_too or any(shard.file in files for shard in entry.shards)
     ]
     checked: set[str] = set()
     for key in keys:
         entry = manifest.tensors[key]
+        if _is_whole(entry):
+            continue
         table = repr((entry.shape, entry.shards))
         if table not in checked and (fault := tiling_fault(entry.shape, map(_box, entry.shards))):
             raise DamagedCheckpoint(f"the parts of tensor '{key}' do not make it whole: {fault}")
@@ -103,11 +112,16 @@ class ShardedReader:
             if tensor is None:
                 tensor = torch.empty(box.shape, dtype=part.dtype)
             tensor[common.slices_in(box)] = part
-        return torch.empty(box.shape, dtype=self._dtype(key)) if tensor is None else tensor
+        return torch.empty(box.shape, dtype=self.dtype_of(key)) if tensor is None else tensor
 
-    def _dtype(self, key: str) -> torch.dtype:
+    def dtype_of(self, key: str) -> torch.dtype:
+        """Return the type of a tensor's elements."""
         dtype: torch.dtype = getattr(torch, self.manifest.tensors[key].dtype)
         return dtype
+
+    def shape_of(self, key: str) -> Sequence[int]:
+        """Return the shape of a whole tensor."""
+        return self.manifest.tensors[key].shape
 
     def _read_rows(self, key: str, shard: Shard, common: Box) -> torch.Tensor:
         """The common box, of a read of all rows of the part in which it lies."""
@@ -228,27 +242,40 @@ class _Blocks:
                 )
 
 
+class TensorReader(Protocol):
+    """Reads tensors by their keys, each time into new memory."""
+
+    def shape_of(self, key: str) -> Sequence[int]:
+        """Return the shape of a whole tensor."""
+
+    def dtype_of(self, key: str) -> torch.dtype:
+        """Return the type of a tensor's elements."""
+
+    def read(self, key: str, wanted: Box | None = None) -> torch.Tensor:
+        """Read one box of a tensor; default all of it."""
+
+
 @dataclass(frozen=True)
 class StoredTensor:
-    """A sharded tensor that is read when it is asked for.
+    """A tensor that is read when it is asked for.
 
     Args:
-        reader: of its checkpoint.
-        key: its name in the manifest.
+        reader: of its checkpoint or file.
+        key: its name there.
     """
 
-    reader: ShardedReader
+    reader: TensorReader
     key: str
 
     @property
     def shape(self) -> torch.Size:
         """Of the whole tensor."""
-        return torch.Size(self.reader.manifest.tensors[self.key].shape)
+        return torch.Size(self.reader.shape_of(self.key))
 
     @property
     def dtype(self) -> torch.dtype:
         """Of its elements."""
-        return self.reader._dtype(self.key)
+        return self.reader.dtype_of(self.key)
 
     def is_floating_point(self) -> bool:
         """As torch's."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from dist_train.checkpoint.format.hashing import weights_hash
-from dist_train.checkpoint.format.tensor_bytes import check_storable
-from dist_train.checkpoint.state.module_state import tied_names
+from dist_train.checkpoint.format.hashing import Digested, weights_hash_of
+from dist_train.checkpoint.format.manifest import Manifest
+from dist_train.checkpoint.state.collect import MAIN
+from dist_train.checkpoint.weights.byte_pieces import hash_of_weights
 from dist_train.checkpoint.weights.import_weights import Weights, choose_weights, open_weights
-from dist_train.checkpoint.weights.model_io import weights_file
+from dist_train.checkpoint.weights.output_formats import Save, check_storable_as, save_as
 from dist_train.checkpoint.weights.prefixes import drop_shared
+from dist_train.checkpoint.weights.weight_tensors import WeightTensors
 from dist_train.errors import CheckpointError, CheckpointWriteError
-from dist_train.rundir.durable_files import durable_file, link_new, make_directory, remove_tree
-
-SAFETENSORS = ".safetensors"
-TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-
-Save = Callable[[Path], None]
+from dist_train.rundir.durable_files import link_new, make_directory, remove_tree, sync_directory
 
 
 def import_weights(
@@ -43,39 +40,33 @@ def import_weights(
     """
     refuse_existing(target)
     found = open_weights(source, entry)
-    names = {name: name for name in found.tensors}
     dropped = None
-    if not keep_names and not source.is_dir():
+    if not keep_names and not found.is_ours:
         renamed = drop_shared([*found.tensors, *found.extra])
-        names, dropped = renamed.names, renamed.description()
-    weights = Weights(
-        {names[name]: tensor for name, tensor in found.tensors.items()},
-        found.extra,
-        found.origin,
-        found.unused,
-    )
-    return {**_convert(weights, source, target), "dropped": dropped}
+        plain = {renamed.names[name]: tensor for name, tensor in found.tensors.stored.items()}
+        found, dropped = replace(found, tensors=WeightTensors(plain)), renamed.description()
+    return {**_convert(found, source, target), "dropped": dropped}
 
 
-def export_weights(source: Path, target: Path, *, entry: str | None = None) -> dict[str, Any]:
+def export_weights(
+    source: Path, target: Path, *, entry: str | None = None, max_shard_bytes: int | None = None
+) -> dict[str, Any]:
     """Write a checkpoint's model as a safetensors file or, by the target's suffix, as a torch.save file.
 
-    Plain torch opens the latter with weights_only=True.
+    Plain torch opens the latter with weights_only=True. Of safetensors, one tensor at a time is in memory.
 
     Args:
         source: a checkpoint, a folder of them (the newest whole one is taken), or a weights file.
-        target: the new file; it must not exist.
+        target: the new file, or directory; it must not exist.
         entry: which part of the source holds the weights, where several could.
+        max_shard_bytes: write a directory of safetensors files of at most this size, and their index.
 
     Raises:
         CheckpointError: nothing whole to export, or the target exists.
     """
     refuse_existing(target)
     found, chosen = choose_weights(source, entry)
-    manifest = found.manifest
-    if manifest is not None and weights_hash(found.tensors, manifest.version) != manifest.weights_hash:
-        raise CheckpointError(f"the weights of {chosen} are not those of its manifest's weights_hash")
-    return _convert(found, chosen, target)
+    return _convert(found, chosen, target, max_shard_bytes)
 
 
 def refuse_existing(target: Path) -> None:
@@ -84,70 +75,41 @@ def refuse_existing(target: Path) -> None:
         raise CheckpointError(f"{target} exists already", hint="give another --out, or remove it first")
 
 
-def _convert(weights: Weights, source: Path, target: Path) -> dict[str, Any]:
-    for name, tensor in weights.tensors.items():
-        check_storable(name, tensor)
-    wanted = weights_hash(weights.tensors)
-    save = _safetensors(weights, source) if target.suffix == SAFETENSORS else _torch_file(weights)
-    _place(target, save, wanted)
+def _convert(
+    weights: Weights, source: Path, target: Path, max_shard_bytes: int | None = None
+) -> dict[str, Any]:
+    check_storable_as(weights, source, target, max_shard_bytes)
+    if weights.manifest is not None and weights.manifest.version == 1:
+        _compare(weights.manifest, hash_of_weights(weights.tensors, version=1), {}, source)
+    wanted = _place(weights, source, target, save_as(weights, target, max_shard_bytes))
     return {
         "source": str(source),
         "path": str(target),
         "tensors": len(weights.tensors),
-        "bytes": target.stat().st_size,
+        "bytes": _bytes_of(target),
         "weights_hash": wanted,
         "origin": weights.origin,
         "left": list(weights.unused),
     }
 
 
-def _safetensors(weights: Weights, source: Path) -> Save:
-    if weights.extra:
-        raise CheckpointError(
-            f"'{min(weights.extra)}' in {source} is no tensor, and a safetensors file holds nothing else",
-            hint="give --out a name that ends in .pt, or load_model(path, model) as it is",
-        )
-    file = weights_file(weights.tensors, tied_names(weights.tensors))
-
-    def save(path: Path) -> None:
-        with durable_file(path) as write:
-            file.write(write)
-
-    return save
+def _bytes_of(target: Path) -> int:
+    return sum(file.stat().st_size for file in (target.iterdir() if target.is_dir() else [target]))
 
 
-def _torch_file(weights: Weights) -> Save:
-    def save(path: Path) -> None:
-        with open(path, "xb") as file:
-            try:
-                torch.save({**weights.tensors, **weights.extra}, file)
-            except RuntimeError as error:
-                # torch's own report of a full disk hides the system's.
-                raise _system_error(error) from error
-            file.flush()
-            os.fsync(file.fileno())
-
-    return save
-
-
-def _system_error(error: BaseException) -> BaseException:
-    """Return the OSError that caused an error; the error itself where there is none."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    return cause or error
-
-
-def _place(target: Path, save: Save, wanted: str) -> None:
-    """Write beside the target, read back, compare, and only then rename."""
+def _place(weights: Weights, source: Path, target: Path, save: Save) -> str:
+    """Write beside the target, read back, compare, and only then rename; return the weights_hash."""
     # The suffix stays: it decides how the file is read back.
     temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
     try:
         make_directory(target.parent)
         remove_tree(temporary)
-        save(temporary)
-        _check(target, weights_hash(open_weights(temporary).tensors), wanted)
-        link_new(temporary, target)
+        digests = save(temporary)
+        wanted = weights_hash_of(digests)
+        if weights.manifest is not None and weights.manifest.version != 1:
+            _compare(weights.manifest, wanted, digests, source)
+        _check(target, hash_of_weights(open_weights(temporary).tensors), wanted)
+        _publish(temporary, target)
     except FileExistsError:
         refuse_existing(target)
         raise
@@ -157,6 +119,19 @@ def _place(target: Path, save: Save, wanted: str) -> None:
         ) from error
     finally:
         remove_tree(temporary)
+    return wanted
+
+
+def _compare(manifest: Manifest, found: str, digests: Mapping[str, Digested], source: Path) -> None:
+    """Compare the weights that were read with the manifest."""
+    if found == manifest.weights_hash:
+        return
+    listed = {name: manifest.tensors.get(f"{MAIN}/{name}") for name in digests}
+    odd = [n for n, entry in listed.items() if entry and entry.digest not in ("", digests[n].digest.hex())]
+    raise CheckpointError(
+        f"the weights of {source} are not those of its manifest's weights_hash",
+        cause=f"'{min(odd)}' has another digest" if odd else None,
+    )
 
 
 def _check(target: Path, found: str, wanted: str) -> None:
@@ -165,3 +140,17 @@ def _check(target: Path, found: str, wanted: str) -> None:
             f"{target} was written and read back, and is not the same: {found}, not {wanted}",
             cause="the disk or the memory of this machine is at fault",
         )
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    if not temporary.is_dir():
+        link_new(temporary, target)
+        return
+    try:
+        os.rename(temporary, target)
+    except OSError as error:
+        # What another process has put there meanwhile is not replaced; but for an empty directory.
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise
+    sync_directory(target.parent)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dist_train.checkpoint.store.sharded_reader import StoredTensor
 from dist_train.errors import CheckpointError
 
 # What training scripts call the part that holds the weights.
@@ -21,7 +22,7 @@ class FoundStateDict:
     """A state dict, and where it was found.
 
     Args:
-        state: name -> tensor, or what a module's get_extra_state gave.
+        state: name -> tensor or what reads it, or what a module's get_extra_state gave.
         entry: its keys (`model/state_dict`); "" for the whole file.
         unused: the keys beside it.
     """
@@ -35,7 +36,7 @@ def find_state_dict(record: object, label: str, entry: str | None = None) -> Fou
     """Find the weights.
 
     Args:
-        record: what torch.load gave.
+        record: what torch.load gave, or a record of what reads each tensor.
         label: the file, for errors.
         entry: the key of the part to take (`a/b` for one in another); None looks for a known one.
 
@@ -65,7 +66,7 @@ def is_state_dict(value: object) -> bool:
     # What a module's get_extra_state gave may be a record; its key is one of torch's own.
     inside = [item for key, item in value.items() if not key.endswith(_EXTRA)]
     records = (item for item in inside if isinstance(item, Mapping) and item)
-    return any(isinstance(item, torch.Tensor) for item in inside) and not any(records)
+    return any(isinstance(item, torch.Tensor | StoredTensor) for item in inside) and not any(records)
 
 
 def _choose(record: Mapping[str, Any], label: str) -> str | None:

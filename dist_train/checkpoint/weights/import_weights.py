@@ -1,13 +1,12 @@
-"""Open weights of our checkpoints, safetensors and torch.save files, by their content, not their name."""
+"""Open weights of any format: our checkpoints, safetensors, DCP and torch.save, by content, not by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.format.manifest import Manifest
@@ -18,17 +17,19 @@ from dist_train.checkpoint.store.checkpoint_names import step_names
 from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.find_latest import load_newest
 from dist_train.checkpoint.store.open_storage import open_checkpoint
-from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint
+from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint, read_when_asked
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.checkpoint.weights.dcp_directory import open_dcp, read_objects
+from dist_train.checkpoint.weights.dcp_metadata import METADATA
 from dist_train.checkpoint.weights.find_state_dict import find_state_dict
-from dist_train.checkpoint.weights.safetensors_file import read_safetensors
+from dist_train.checkpoint.weights.safetensors_file import open_safetensors, second_names
+from dist_train.checkpoint.weights.safetensors_index import find_index, open_index
 from dist_train.checkpoint.weights.torch_file import read_torch_file
+from dist_train.checkpoint.weights.weight_tensors import WeightTensors
 from dist_train.errors import CheckpointError, NotFoundError
 from dist_train.near_names import nearest
 from dist_train.rundir.step_names import parse_step
 
-# Keys of a safetensors header that are not names of tensors.
-_NOT_ALIASES = ("format", "prefix")
 # The entry of the callback `ema`: averages by the model's names (dist_train/trainer/callbacks/ema.py).
 EMA = "ema"
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -37,28 +38,32 @@ _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a file or checkpoint, in host memory.
+    """The weights of a file or checkpoint.
 
     Args:
-        tensors: by the names in the file, tied ones under each of theirs.
+        tensors: by the names in the file, tied ones under each of theirs; those of torch.save in host memory,
+            others are read when they are asked for.
         extra: entries that are not tensors (a module's get_extra_state).
         origin: the kind of file, for the log.
         unused: what else the file holds.
         manifest: that of our checkpoint.
+        is_ours: of a checkpoint of ours: the names are the plain module's.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: WeightTensors
     extra: dict[str, Any]
     origin: str
     unused: tuple[str, ...] = field(default=())
     manifest: Manifest | None = None
+    is_ours: bool = False
 
 
 def open_weights(path: Path, entry: str | None = None) -> Weights:
     """Read weights; a checkpoint is verified first, and nothing is unpickled.
 
     Args:
-        path: a checkpoint directory, a safetensors file or a file of torch.save.
+        path: a checkpoint directory, a safetensors file, an index of several or its directory, a file of
+            torch.save, or a directory of torch.distributed.checkpoint (DCP).
         entry: which part holds the weights, where several do.
 
     Raises:
@@ -68,7 +73,11 @@ def open_weights(path: Path, entry: str | None = None) -> Weights:
         if not path.exists():
             raise NotFoundError(f"no file or checkpoint {path}")
         if path.is_dir():
-            return _checkpoint(path, entry)
+            return _directory(path, entry)
+        if path.name == METADATA:
+            return _dcp(path.parent, entry)
+        if path.suffix == ".json":
+            return _indexed(path, entry)
         with open(path, "rb") as file:
             head = file.read(16)
     except PermissionError as error:
@@ -82,10 +91,25 @@ def _is_safetensors(head: bytes) -> bool:
     return head[8:9] == b"{"
 
 
-def _checkpoint(path: Path, entry: str | None) -> Weights:
+def _directory(path: Path, entry: str | None) -> Weights:
     if not (path / MANIFEST).exists():
-        raise NotFoundError(f"{path} is no checkpoint: it has no {MANIFEST}", hint=_instead(path))
-    return _of_checkpoint(read_checkpoint(*open_checkpoint(path)), entry)
+        if (foreign := _foreign(path)) is None:
+            raise NotFoundError(f"{path} is no checkpoint: it has no {MANIFEST}", hint=_instead(path))
+        return open_weights(foreign, entry)
+    return _of_checkpoint(read_checkpoint(*open_checkpoint(path), read_when_asked), entry)
+
+
+def _foreign(folder: Path) -> Path | None:
+    """What makes a directory one of another tool: an index of safetensors files, or DCP's metadata."""
+    index, dcp = find_index(folder), folder / METADATA
+    if not dcp.is_file():
+        return index
+    if index is not None:
+        raise CheckpointError(
+            f"{folder} holds an index of safetensors files and a checkpoint of torch.distributed.checkpoint",
+            hint=f"say which one: {index} or {dcp}",
+        )
+    return dcp
 
 
 def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]:
@@ -99,13 +123,14 @@ def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]
     Raises:
         NotFoundError: there is no checkpoint; CheckpointError: none of them can be used.
     """
-    if not path.is_dir() or (path / MANIFEST).exists() or parse_step(path.name) is not None:
+    is_one = (path / MANIFEST).exists() or parse_step(path.name) is not None
+    if not path.is_dir() or is_one or _foreign(path) is not None:
         return open_weights(path, entry), path
     return _newest(path, entry)
 
 
 def _newest(folder: Path, entry: str | None) -> tuple[Weights, Path]:
-    loaded = load_newest(FileStorage(folder), read_only=True)
+    loaded = load_newest(FileStorage(folder), read_only=True, memory_for=read_when_asked)
     if loaded is None:
         raise NotFoundError(f"there is no checkpoint in {folder}")
     return _of_checkpoint(loaded, entry), folder / loaded.name
@@ -127,37 +152,32 @@ def _of_checkpoint(loaded: LoadedCheckpoint, entry: str | None) -> Weights:
         )
     key = entry or (MAIN if MAIN in modules else modules[0])
     return Weights(
-        _in_memory(module_tensors(key, loaded)),
+        WeightTensors(module_tensors(key, loaded)),
         decode(loaded.entries[key]["content"]["extra"], loaded.tensors),
         f"checkpoint of step {loaded.manifest.step}, entry '{key}'",
         tuple(sorted(set(loaded.entries) - {key})),
         loaded.manifest if key == MAIN or len(modules) == 1 else None,
+        is_ours=True,
     )
-
-
-def _in_memory(tensors: Mapping[str, torch.Tensor | StoredTensor]) -> dict[str, torch.Tensor]:
-    return {name: one.read() if isinstance(one, StoredTensor) else one for name, one in tensors.items()}
 
 
 def _averaged(loaded: LoadedCheckpoint) -> Weights:
     """The weights of the callback `ema`: the model's names, with the averages in place of its tensors."""
-    averages, aliases = loaded.below(EMA), loaded.manifest.aliases
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in _in_memory(module_tensors(MAIN, loaded)).items():
+    averages, aliases = loaded.stored_below(EMA), loaded.manifest.aliases
+    tensors = {}
+    for name, tensor in module_tensors(MAIN, loaded).items():
         first = aliases.get(f"{MAIN}/{name}", f"{MAIN}/{name}").removeprefix(f"{MAIN}/")
         tensors[name] = averages.get(first, tensor)
     return Weights(
-        tensors,
+        WeightTensors(tensors),
         decode(loaded.entries[MAIN]["content"]["extra"], loaded.tensors),
         f"checkpoint of step {loaded.manifest.step}, entry '{EMA}'",
         tuple(sorted(set(loaded.entries) - {EMA})),
+        is_ours=True,
     )
 
 
 def _instead(path: Path) -> str:
-    if (path / ".metadata").exists():
-        command = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
-        return f"torch.distributed.checkpoint wrote it; it needs pickle: {command} {path} weights.pt"
     for folder in (path, path / "checkpoints"):
         steps = list(step_names(FileStorage(folder)).values())
         if steps:
@@ -167,23 +187,38 @@ def _instead(path: Path) -> str:
 
 
 def _safetensors(path: Path, entry: str | None) -> Weights:
+    _refuse_entry(path, entry)
+    reader = open_safetensors(path)
+    tensors = reader.stored()
+    aliases = second_names(reader.header.metadata, tensors)
+    tied = {second: tensors[first] for second, first in aliases.items()}
+    return Weights(WeightTensors(tensors | tied), {}, "safetensors")
+
+
+def _indexed(path: Path, entry: str | None) -> Weights:
+    _refuse_entry(path, entry)
+    found = open_index(path)
+    return Weights(WeightTensors(found.tensors), {}, "safetensors files with an index", found.unused)
+
+
+def _refuse_entry(path: Path, entry: str | None) -> None:
     if entry is not None:
         raise CheckpointError(
-            f"{path} is a safetensors file, which has no entry '{entry}': it is one state dict"
+            f"{path} is of the safetensors format, which has no entry '{entry}': it is one state dict"
         )
-    header, tensors = read_safetensors(path)
-    aliases = {
-        second: first
-        for second, first in header.metadata.items()
-        if second not in _NOT_ALIASES and second not in tensors and first in tensors
-    }
-    tied = {second: tensors[first] for second, first in aliases.items()}
-    return Weights(tensors | tied, {}, "safetensors")
 
 
 def _torch_file(path: Path, entry: str | None) -> Weights:
-    found = find_state_dict(read_torch_file(path), str(path), entry)
-    tensors = {name: value for name, value in found.state.items() if isinstance(value, torch.Tensor)}
-    extra = {name: value for name, value in found.state.items() if name not in tensors}
-    origin = f"torch.save, entry '{found.entry}'" if found.entry else "torch.save"
-    return Weights(tensors, extra, origin, found.unused)
+    return _of_record(read_torch_file(path), path, "torch.save", entry)
+
+
+def _dcp(folder: Path, entry: str | None) -> Weights:
+    return _of_record(open_dcp(folder), folder, "torch.distributed.checkpoint", entry)
+
+
+def _of_record(record: object, path: Path, kind: str, entry: str | None) -> Weights:
+    found = find_state_dict(record, str(path), entry)
+    tensors = {name: one for name, one in found.state.items() if isinstance(one, Tensor | StoredTensor)}
+    extra = read_objects({name: value for name, value in found.state.items() if name not in tensors})
+    origin = f"{kind}, entry '{found.entry}'" if found.entry else kind
+    return Weights(WeightTensors(tensors), extra, origin, found.unused)

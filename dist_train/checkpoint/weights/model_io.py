@@ -51,7 +51,8 @@ def _write(model: nn.Module, path: Path) -> None:
             f"'{min(found.extra)}' is no tensor, and a safetensors file holds nothing else",
             hint="save with CheckpointManager, which keeps it in state.json",
         )
-    file = weights_file(found.tensors, found.aliases)
+    stored = {name: host(tensor) for name, tensor in found.tensors.items() if name not in found.aliases}
+    file = TensorFile(stored, {**found.aliases, "format": "pt"})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_directory(path.parent)
@@ -67,12 +68,6 @@ def _write(model: nn.Module, path: Path) -> None:
             f"the model could not be written: {error.filename or path}: {error.strerror}",
             hint=f"the file needs {file.bytes:,} bytes; what was at {path} before is still there",
         ) from error
-
-
-def weights_file(tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> TensorFile:
-    """Make the safetensors file of a state dict; of tied tensors (second name -> first) one is stored."""
-    stored = {name: host(tensor) for name, tensor in tensors.items() if name not in aliases}
-    return TensorFile(stored, {**aliases, "format": "pt"})
 
 
 def load_model(path: str | Path, model: nn.Module, *, entry: str | None = None) -> None:
@@ -106,7 +101,7 @@ def put_weights(weights: Weights, path: Path, model: nn.Module) -> None:
     _refuse_meta(model)
     expected = module_state(model)
     renamed = fit_names([*weights.tensors, *weights.extra], [*expected.tensors, *expected.extra])
-    tensors = {renamed.names[name]: tensor for name, tensor in weights.tensors.items()}
+    tensors = {renamed.names[name]: tensor for name, tensor in weights.tensors.stored.items()}
     extra = {renamed.names[name]: value for name, value in weights.extra.items()}
     _check_extra(extra, expected.extra, path)
     tensors, widened = widen(tensors, expected.tensors)

@@ -7,6 +7,7 @@ import re
 import shlex
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -23,16 +24,27 @@ def read_torch_file(path: Path) -> object:
         CheckpointError: it needs pickle, or it is no file of torch.save.
         DamagedCheckpoint: it is cut short or changed.
     """
+    # Not by its name: torch 2.13 takes every *.safetensors for one, whatever is in it.
+    with open(path, "rb") as file:
+        return read_torch_stream(file, path)
+
+
+def read_torch_stream(file: BinaryIO, path: Path) -> object:
+    """The same for an open file, or a part of one.
+
+    Args:
+        file: to be read from its start.
+        path: named in errors.
+    """
     try:
-        if zipfile.is_zipfile(path):
-            _check_archive(path)
-        # Not by its name: torch 2.13 takes every *.safetensors for one, whatever is in it.
-        with open(path, "rb") as file:
-            return torch.load(file, map_location="cpu", weights_only=True)
+        if zipfile.is_zipfile(file):
+            _check_archive(file, path)
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
-        raise _refused(path, error) from None
+        raise _refused(file, path, error) from None
     except Exception as error:  # neither torch nor zipfile has one error for a file that makes no sense
         first = (str(error).splitlines() or [""])[0]
         raise DamagedCheckpoint(
@@ -40,9 +52,9 @@ def read_torch_file(path: Path) -> object:
         ) from error
 
 
-def _check_archive(path: Path) -> None:
+def _check_archive(file: BinaryIO, path: Path) -> None:
     """Check its kind and the checksum of every record: torch.load itself compares none."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         records = [entry for entry in archive.infolist() if entry.file_size]
         names = {entry.filename.partition("/")[2] for entry in records}
         if "constants.pkl" in names:
@@ -71,8 +83,8 @@ def _whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
     return True
 
 
-def _refused(path: Path, error: pickle.UnpicklingError) -> CheckpointError:
-    names = _wanted(path, error)
+def _refused(file: BinaryIO, path: Path, error: pickle.UnpicklingError) -> CheckpointError:
+    names = _wanted(file, error)
     if not names:
         reason = (
             str(error).partition("WeightsUnpickler error:")[2].split("Check the documentation")[0].strip()
@@ -91,10 +103,11 @@ def _refused(path: Path, error: pickle.UnpicklingError) -> CheckpointError:
     )
 
 
-def _wanted(path: Path, error: pickle.UnpicklingError) -> list[str]:
+def _wanted(file: BinaryIO, error: pickle.UnpicklingError) -> list[str]:
     """List the classes and functions that the file calls by name and that are not known to be harmless."""
     try:
-        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+        file.seek(0)
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
     except Exception:  # only files in the newer format can be examined
         return list(dict.fromkeys(name.rstrip(".,") for name in _GLOBAL.findall(str(error))))
 

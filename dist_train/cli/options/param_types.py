@@ -9,7 +9,7 @@ import click
 from dist_train.jobs.device_names import why_no_device
 from dist_train.near_names import nearest
 from dist_train.profiling.profiled_steps import parse_ranks, parse_steps
-from dist_train.rundir.format_amounts import parse_size
+from dist_train.rundir.format_amounts import parse_file_size, parse_size
 from dist_train.rundir.log_text.log_parts import parse_log_limit
 
 # As in dist_train.config.launch_section, which this module does not load.
@@ -92,6 +92,21 @@ class LogLimit(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             return parse_log_limit(str(value))
+        except ValueError as error:
+            self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
+
+
+class FileSize(click.ParamType):  # type: ignore[type-arg]
+    """The size of a file: `5GB` or `5GiB`, as bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Text -> bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_file_size(str(value))
         except ValueError as error:
             self.fail(f"{str(value)[:40]!r}: {error}.", param, ctx)
 

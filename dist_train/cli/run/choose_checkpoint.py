@@ -42,6 +42,17 @@ def choose_checkpoint(source: str, step: int | None, best: bool) -> Path:
     return checkpoint_of_step(folder, chosen.pop())
 
 
+def is_weights(path: Path) -> bool:
+    """Whether this is one set of weights, of which no step can be chosen: a file, or what another tool wrote.
+
+    A directory of torch.distributed.checkpoint has `.metadata`, one of several safetensors files an index.
+    """
+    if not path.is_dir():
+        return path.is_file()
+    indexed = next(path.glob("*.safetensors.index.json"), None) is not None
+    return (indexed or (path / ".metadata").is_file()) and not _holds_checkpoints(path)
+
+
 def checkpoints_of(source: str) -> Path:
     """A checkpoint, a folder of checkpoints, or the run of that name's."""
     path = Path(source)

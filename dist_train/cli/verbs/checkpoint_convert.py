@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from dist_train.cli.options.param_types import Count
+from dist_train.cli.options.param_types import Count, FileSize
 from dist_train.cli.options.shell_complete import runs
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import size
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
-from dist_train.cli.run.choose_checkpoint import choose_checkpoint
+from dist_train.cli.run.choose_checkpoint import choose_checkpoint, is_weights
 from dist_train.errors import ExitCode, NotFoundError, UsageError
 
 SAFETENSORS = ".safetensors"
@@ -29,6 +29,7 @@ _entry = once("--entry", metavar="KEY", help="The part of FILE that holds the we
     context_settings=SPELLINGS,
     epilog=examples(
         "dist-train checkpoint import model.pt --out weights/  # into a folder",
+        "dist-train checkpoint import dcp/ --out model.safetensors  # of torch.distributed.checkpoint",
         "dist-train checkpoint import model.pt --out plain.safetensors --keep-names",
     ),
 )
@@ -40,8 +41,9 @@ _entry = once("--entry", metavar="KEY", help="The part of FILE that holds the we
 def import_(file: str, out: str | None, entry: str | None, keep_names: bool, as_json: bool) -> int:
     """Turn the weights of any FILE into one safetensors file that load_model opens.
 
-    FILE is what torch.save wrote (.pt, .pth, .bin, .ckpt), a safetensors file or a checkpoint. A file that
-    needs pickle is refused. What stands in front of ALL names (`module.`, `_orig_mod.`) is dropped, and said.
+    FILE is what torch.save wrote (.pt, .pth, .bin, .ckpt), a safetensors file, several with an index (or
+    their directory), a directory of torch.distributed.checkpoint, or a checkpoint. A file that needs pickle
+    is refused. What stands in front of ALL names (`module.`, `_orig_mod.`) is dropped, and said.
     """
     source = Path(file)
     if not source.exists():
@@ -58,37 +60,77 @@ def import_(file: str, out: str | None, entry: str | None, keep_names: bool, as_
     epilog=examples(
         "dist-train checkpoint export digits-1 --out model.safetensors",
         "dist-train checkpoint export digits-1 --best --out model.pt  # plain torch",
+        "dist-train checkpoint export digits-1 --max-shard-size 5GB --out model/  # files and their index",
     ),
 )
 @click.argument("source", default="@last", metavar="[RUN|CHECKPOINT|FILE]", shell_complete=runs)
-@once("--out", metavar="FILE", required=True, help="*.safetensors, or *.pt for plain torch.")
+@once(
+    "--out",
+    metavar="PATH",
+    required=True,
+    help="*.safetensors, or *.pt for plain torch; with --max-shard-size a new directory.",
+)
+@once(
+    "--max-shard-size",
+    type=FileSize(),
+    help="Write several safetensors files of at most this size (5GB, 2GiB), and their index.",
+)
 @once("--step", type=Count(0), help="Of a run: this step.  [default: the newest whole one]")
 @click.option("--best", is_flag=True, help="Of a run: the best by its checkpoint.keep_best.")
 @_entry
 @json_option
-def export(source: str, out: str, step: int | None, best: bool, entry: str | None, as_json: bool) -> int:
-    """Write a model's weights as one file, read it back and compare it by hash."""
-    target = Path(out)
-    if target.suffix not in (SAFETENSORS, *_TORCH):
-        raise UsageError(
-            f"--out {out}: its name does not say which format", hint=f"end it in {SAFETENSORS} or .pt"
-        )
-    if Path(source).is_file():
+def export(
+    source: str,
+    out: str,
+    max_shard_size: int | None,
+    step: int | None,
+    best: bool,
+    entry: str | None,
+    as_json: bool,
+) -> int:
+    """Write a model's weights as one file, or several, read them back and compare them by hash.
+
+    As safetensors, a model of any size needs the memory of one tensor; as *.pt that of the whole model.
+    """
+    target = _export_target(out, max_shard_size)
+    if is_weights(Path(source)):
         if step is not None or best:
-            raise UsageError(f"{source} is one file: --step and --best choose among checkpoints")
+            raise UsageError(f"{source} is one set of weights: --step and --best choose among checkpoints")
         chosen = Path(source)
     else:
         chosen = choose_checkpoint(source, step, best)
-    (done,) = ask_checkpoints("export", chosen, str(target), *([] if entry is None else ["--entry", entry]))
+    words = [] if entry is None else ["--entry", entry]
+    words += [] if max_shard_size is None else ["--max-shard-bytes", str(max_shard_size)]
+    (done,) = ask_checkpoints("export", chosen, str(target), *words)
     shown = repr(str(target))
+    if max_shard_size is not None:
+        return _report(done, as_json, f"huggingface_hub.load_torch_model(model, {shown})")
     plain = f"model.load_state_dict(torch.load({shown}, weights_only=True))"
     # Not load_file: of tied weights the file holds one, and only load_model gives it both names.
     theirs = f"safetensors.torch.load_model(model, {shown})"
     return _report(done, as_json, plain if target.suffix in _TORCH else theirs)
 
 
+def _export_target(out: str, max_shard_size: int | None) -> Path:
+    target = Path(out)
+    is_file = target.suffix in (SAFETENSORS, *_TORCH)
+    if max_shard_size is not None and is_file:
+        raise UsageError(
+            f"--out {out}: with --max-shard-size it is a directory, not a *{target.suffix} file",
+            hint=f"--out {shlex.quote(str(target.with_suffix('')))}",
+        )
+    if max_shard_size is None and not is_file:
+        raise UsageError(
+            f"--out {out}: its name does not say which format",
+            hint=f"end it in {SAFETENSORS} or .pt; for a directory of several files add --max-shard-size 5GB",
+        )
+    return target
+
+
 def _import_target(source: Path, out: str | None) -> Path:
-    name = (source.name.partition(".")[0] if source.is_file() else source.name) + SAFETENSORS
+    # Of a DCP directory, the file `.metadata` stands for the whole.
+    source = source.parent if source.name == ".metadata" else source
+    name = (source.name.partition(".")[0] if source.is_file() else source.absolute().name) + SAFETENSORS
     target = source.parent / name if out is None else Path(out)
     if out is not None and (out.endswith("/") or target.is_dir()):
         target = target / name

@@ -14,7 +14,7 @@ from dist_train.cli.options.param_types import Count
 from dist_train.cli.options.shell_complete import runs
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, once
-from dist_train.cli.run.choose_checkpoint import choose_checkpoint
+from dist_train.cli.run.choose_checkpoint import choose_checkpoint, is_weights
 from dist_train.cli.run.find_run import find_run, read_job
 from dist_train.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from dist_train.rundir import RunDir
@@ -90,9 +90,9 @@ def predict(
 
 def _source(word: str, config: str | None, step: int | None, best: bool) -> Source:
     path = Path(word)
-    if path.is_file():
+    if is_weights(path):
         if step is not None or best:
-            raise UsageError(f"{word} is one file: --step and --best choose among checkpoints")
+            raise UsageError(f"{word} is one set of weights: --step and --best choose among checkpoints")
         if config is None:
             raise UsageError(
                 f"{word} holds weights, and no model to put them into",

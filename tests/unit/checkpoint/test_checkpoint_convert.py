@@ -13,7 +13,11 @@ from checkpoint_cases import Tied, Training, manager
 from torch import nn
 
 import dist_train as dt
+from dist_train.checkpoint.format.boxes import Box
+from dist_train.checkpoint.format.hashing import weights_hash
+from dist_train.checkpoint.store.sharded_reader import ShardedReader
 from dist_train.checkpoint.weights.convert import export_weights, import_weights
+from dist_train.checkpoint.weights.import_weights import open_weights
 from dist_train.errors import CheckpointError, CheckpointWriteError
 
 
@@ -165,3 +169,26 @@ def test_a_full_disk_is_74_and_leaves_nothing(
         export_weights(tmp_path / "w.pt", tmp_path / "out" / name)
     assert full.value.exit_code == 74
     assert list((tmp_path / "out").iterdir()) == []
+
+
+GOLDEN = Path(__file__).parent
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_exported_is_compared_with_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    source = GOLDEN / f"golden_v{version}" / "step-00000007"
+    done = export_weights(source, tmp_path / "whole.safetensors")
+    assert done["weights_hash"] == weights_hash(open_weights(source).tensors)
+    read = ShardedReader.read
+
+    def other_values(reader: ShardedReader, key: str, wanted: Box | None = None) -> torch.Tensor:
+        found = read(reader, key, wanted)
+        return found + 1 if key == "model/gain" else found
+
+    monkeypatch.setattr(ShardedReader, "read", other_values)
+    named = r"'gain' has another digest" if version == 2 else ""
+    with pytest.raises(CheckpointError, match=rf"not those of its manifest's weights_hash[\s\S]*{named}"):
+        export_weights(source, tmp_path / "other.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.safetensors"]

@@ -128,7 +128,7 @@ def test_leading_wrapper_names_go_and_that_is_logged(
 
 @pytest.mark.proves(
     "Others' weights are opened without running code; only leading prefixes go; a flipped bit is noticed",
-    limits="torch.save and safetensors",
+    limits="torch.save, safetensors and torch.distributed.checkpoint",
 )
 def test_only_leading_ones_and_only_as_many_as_fit() -> None:
     inside = ["my_module.weight", "encoder.module.weight"]
@@ -209,7 +209,7 @@ class Trap:
 
 @pytest.mark.proves(
     "Others' weights are opened without running code; only leading prefixes go; a flipped bit is noticed",
-    limits="torch.save and safetensors",
+    limits="torch.save, safetensors and torch.distributed.checkpoint",
 )
 @pytest.mark.parametrize("new_format", [True, False])
 def test_what_needs_pickle_is_refused_and_never_run(tmp_path: Path, new_format: bool) -> None:
@@ -251,7 +251,7 @@ def flipped(path: Path, at: int) -> None:
 
 @pytest.mark.proves(
     "Others' weights are opened without running code; only leading prefixes go; a flipped bit is noticed",
-    limits="torch.save and safetensors",
+    limits="torch.save, safetensors and torch.distributed.checkpoint",
 )
 def test_a_flipped_bit_that_torch_load_does_not_notice(tmp_path: Path) -> None:
     path, source = tmp_path / "w.pt", nn.Linear(16, 16)
@@ -311,7 +311,9 @@ def test_folders_that_are_no_checkpoint_name_the_right_one(tmp_path: Path) -> No
             dt.checkpoint.load_model(folder, Tied())
     (tmp_path / "dcp").mkdir()
     (tmp_path / "dcp" / ".metadata").write_bytes(b"")
-    with pytest.raises(NotFoundError, match="dcp_to_torch"):
+    with pytest.raises(
+        CheckpointError, match=r"dcp/\.metadata is not what torch\.distributed\.checkpoint writes"
+    ):
         dt.checkpoint.load_model(tmp_path / "dcp", Tied())
 
 

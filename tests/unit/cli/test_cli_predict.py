@@ -112,6 +112,21 @@ def test_a_file_of_weights_with_a_config(here: Path, started: Any, dist_train: A
     ]
 
 
+@pytest.mark.parametrize("name", [".metadata", "model.safetensors.index.json"])
+def test_a_directory_of_another_tool_is_weights_as_a_file_is(
+    here: Path, started: Any, asked: Any, dist_train: Any, name: str
+) -> None:
+    (here / "theirs").mkdir()
+    (here / "theirs" / name).write_bytes(b"")
+    assert dist_train("predict", "theirs", "--config", DIGITS).code == 0
+    ((argv, _),) = started
+    assert value(argv, "--weights") == str(here / "theirs")
+    assert dist_train("checkpoint", "export", "theirs", "--out", "m.pt").code == 0
+    assert asked == [("export", "theirs", "m.pt")]
+    said = dist_train("checkpoint", "export", "theirs", "--out", "m.pt", "--step", 3)
+    assert (said.code, "--step and --best choose among checkpoints" in said.err) == (2, True)
+
+
 def test_gpus_are_given_by_uuid_and_numbered_from_0(
     trained: Any, started: Any, dist_train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +196,14 @@ def test_an_import_reports_what_it_did(here: Path, asked: Any, dist_train: Any) 
     assert asked[1][2:] == ("weights/old.safetensors", "--entry", "ema", "--keep-names")
 
 
+def test_where_an_import_of_a_directory_goes(here: Path, asked: Any, dist_train: Any) -> None:
+    (here / "dcp").mkdir()
+    (here / "dcp" / ".metadata").write_bytes(b"")
+    for source in ("dcp", "dcp/.metadata"):
+        assert dist_train("checkpoint", "import", source).code == 0
+    assert asked == [("import", "dcp", "dcp.safetensors"), ("import", "dcp/.metadata", "dcp.safetensors")]
+
+
 def test_an_export_of_a_run_a_step_the_best_a_file(
     here: Path, trained: Any, asked: Any, dist_train: Any
 ) -> None:
@@ -192,6 +215,9 @@ def test_an_export_of_a_run_a_step_the_best_a_file(
     # load_file would lack one of two tied names.
     assert "safetensors.torch.load_model(model, 'm.safetensors')" in said.out
     asked.pop()
+    said = dist_train("checkpoint", "export", "a-1", "--out", "model/", "--max-shard-size", "5GB")
+    assert "huggingface_hub.load_torch_model(model, 'model')" in said.out
+    assert asked.pop()[2:] == ("model", "--max-shard-bytes", "5000000000")
     kept = trained.run.checkpoints
     chosen = [kept, kept / "step-00000020", kept / "step-00000010", Path("w.safetensors")]
     assert asked == [("export", str(path), "m.pt") for path in chosen]
@@ -204,6 +230,9 @@ def test_an_export_of_a_run_a_step_the_best_a_file(
         (["import", "w.pt", "--out", "w.bin"], 2, "one *.safetensors file"),
         (["export", "a-1"], 2, "--out"),
         (["export", "a-1", "--out", "model"], 2, "does not say which format"),
+        (["export", "a-1", "--out", "model"], 2, "add --max-shard-size 5GB"),
+        (["export", "a-1", "--out", "m.safetensors", "--max-shard-size", "5GB"], 2, "hint:  --out m\n"),
+        (["export", "a-1", "--out", "m", "--max-shard-size", "5"], 2, "'5': expected a number with KB"),
         (["export", "w.pt", "--out", "m.pt", "--best"], 2, "choose among checkpoints"),
         (["export", "a-2", "--out", "m.pt"], 66, "did you mean 'a-1'"),
     ],
