@@ -39,6 +39,9 @@ MESSAGE, READY = b"command", b"ready"
 COMMAND, SCRIPT, MODULE, RANK = "command", "script", "module", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
+# Imported again by each command: it reads KUBECONFIG while it is imported. Without the packages that it is in
+# it would be found in them.
+READ_VARIABLES = ("kubernetes", "kubernetes.config", "kubernetes.config.kube_config")
 
 
 class CommandForked(BaseException):
@@ -130,6 +133,8 @@ def _import_all(modules: Sequence[str]) -> None:
     with frozen_imports():
         for module in modules:
             importlib.import_module(module)
+    for name in READ_VARIABLES:
+        sys.modules.pop(name, None)
     pid = os.fork()  # OpenBLAS ends its threads at a fork
     if pid == 0:
         os._exit(0)
