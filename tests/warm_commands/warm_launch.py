@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from warm_commands.command_server import AGENT
+from warm_commands.command_server import AGENT, THREADS
 from warm_commands.forked_command import ForkedCommand, command_server, same_early_variables
 
 from dist_train import testing
@@ -18,12 +18,13 @@ from dist_train.testing.command import StartedCommand, spawn_command
 
 # 1: every command and agent is a new interpreter, as a user starts them. CI runs a sample of the tests so.
 COLD = "DIST_TRAIN_TESTING_COLD"
-# What the commands for Slurm and Kubernetes import; none of them imports torch.
+# What the commands that start no rank on this machine import; none of them imports torch.
 CLUSTERS = (
     "dist_train.cli.launch.submit_job",
     *(f"dist_train.cli.verbs.{verb}" for verb in ("cancel", "launch", "list", "logs", "resume", "status")),
     "dist_train.cli.live.display_mode",
     "launchers.kubernetes",
+    "launchers.local",
     "launchers._kubernetes.runner.torchx_session",
     "launchers._kubernetes.runner.scheduler",
     "launchers._kubernetes.runner.pod_logs",
@@ -81,7 +82,9 @@ def start_for_cluster(args: Sequence[str], cwd: str | Path, out: IO[bytes]) -> B
 def _start(
     args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> BackgroundCommand:
-    if not _starts_ranks(args) or not may_fork(environ):
+    if not _starts_ranks(args):
+        return _start_for_cluster(args, cwd, environ, out, err)
+    if not may_fork(environ):
         return spawn_command(args, cwd, environ, out, err)
     return command_server().command(args, str(cwd), environ, out.fileno(), err.fileno())
 
@@ -89,7 +92,8 @@ def _start(
 def _start_for_cluster(
     args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> BackgroundCommand:
-    if not may_fork(environ):
+    # The number of threads is read while torch is imported, which these commands do not do.
+    if not may_fork({**environ, "OMP_NUM_THREADS": THREADS}):
         return spawn_command(args, cwd, environ, out, err)
     return command_server(CLUSTERS).command(args, str(cwd), environ, out.fileno(), err.fileno())
 
