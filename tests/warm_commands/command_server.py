@@ -234,7 +234,7 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
 
 
 def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], holder: int) -> None:
-    from warm_commands.agent_fork import limit_as_task, run_agent
+    from warm_commands.agent_fork import enter_namespaces, limit_as_task, run_agent
     from warm_commands.forked_command import (
         ForkedChild as ForkedChild,  # _ForkedAgents cannot import it later
     )
@@ -248,6 +248,8 @@ def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], hol
     if "task" in request:  # what comes before an agent is up waits, as its command line asks for
         signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     os.setsid()
+    if "namespaces" in request:
+        enter_namespaces(*request["namespaces"])
     reset_process(request["environ"], request["folder"], {1: out, 2: err})
     sys.path.remove(TESTS)
     if "agent" in request:

@@ -108,11 +108,24 @@ def start_module(
     return command_server().start_module(words, str(cwd), environ, out.fileno(), out.fileno())
 
 
-def start_agent(argv: Sequence[str], environ: Mapping[str, str], out: IO[bytes]) -> ForkedCommand | None:
-    """Start an agent in this process's environment; None where only a new interpreter can be what it is."""
+def start_agent(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    out: IO[bytes],
+    folder: str | Path | None = None,
+    namespaces: tuple[int, Sequence[str]] | None = None,
+) -> ForkedCommand | None:
+    """Start an agent; None where only a new interpreter can be what it is.
+
+    Args:
+        folder: its working directory; by default this process's.
+        namespaces: a pid, and which of its namespaces the agent enters (names in /proc/PID/ns).
+    """
     if not may_fork(environ) or list(argv[:4]) != [sys.executable, *AGENT]:
         return None
-    request = {"agent": list(argv), "environ": dict(environ), "folder": os.getcwd()}
+    request = {"agent": list(argv), "environ": dict(environ), "folder": str(folder or os.getcwd())}
+    if namespaces is not None:
+        request["namespaces"] = namespaces
     return command_server().fork(request, out.fileno(), out.fileno())
 
 
