@@ -80,12 +80,12 @@ class _Running:
             descendants = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             descendants = []
+        self.process.kill()  # first: once they have ended it might leave with a code of its own
         for each in descendants:
             try:
                 each.kill()
             except psutil.NoSuchProcess:
                 continue
-        self.process.kill()
         self.process.wait()
 
     def print_more(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -82,6 +83,8 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A test's processes share the cores; more threads would only slow each other down.
     os.environ["OMP_NUM_THREADS"] = "1"
+    # Commands of all groups are forks of one process that has imported torch (tests/warm_commands).
+    os.environ["PYTEST_XDIST_TESTRUNUID"] = secrets.token_hex(16)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     began, busy = time.monotonic(), busy_s()

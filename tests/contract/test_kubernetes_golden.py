@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-from dist_train.testing import launch_cli
+from warm_commands.warm_launch import cluster_cli
 
 FOLDER = Path(__file__).parents[2] / "k8s"
 KINDS = ("job", "jobset", "volcano", "trainjob")
@@ -33,7 +32,7 @@ def test_it_is_what_the_stated_command_renders(kind: str, tmp_path: Path) -> Non
     assert found is not None, command
     assert tuple(found[1].split()) == KINDS
     _, *argv = shlex.split(found[3].replace("$kind", kind))
-    done = launch_cli(argv, cwd=tmp_path, env={"OMP_NUM_THREADS": found[2]}, timeout_s=60)
+    done = cluster_cli(argv, cwd=tmp_path, env={"OMP_NUM_THREADS": found[2]}, timeout_s=60)
     assert done.code == 0, done
     golden = (FOLDER / f"{kind}.yaml").read_text(encoding="utf-8")
     if done.stdout != golden:

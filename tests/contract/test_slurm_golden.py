@@ -8,8 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-
-from dist_train.testing import launch_cli
+from warm_commands.warm_launch import cluster_cli
 
 FOLDER = Path(__file__).parents[2] / "slurm"
 GOLDEN = FOLDER / "train.sbatch"
@@ -34,7 +33,7 @@ def test_it_is_what_the_stated_command_renders(tmp_path: Path) -> None:
     threads, _, *argv = shlex.split(words.replace("$PWD", str(tmp_path)))
     assert rest == f'sed "s#$PWD#{PLACE}#g" > train.sbatch'
     name, _, value = threads.partition("=")
-    done = launch_cli(argv, cwd=tmp_path, env={name: value}, timeout_s=60)
+    done = cluster_cli(argv, cwd=tmp_path, env={name: value}, timeout_s=60)
     assert done.code == 0, done
     rendered = done.stdout.replace(str(tmp_path), PLACE)
     golden = GOLDEN.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -24,6 +25,8 @@ AHEAD = 2
 # Time to take down fixtures (clusters among them) when the session is interrupted.
 END_S = 60.0
 _TYPE = "$report_type"
+# Of one session, as pytest-xdist has it: by it all workers find the same command server (warm_commands).
+_SESSION = "PYTEST_XDIST_TESTRUNUID"
 
 
 @dataclass
@@ -65,6 +68,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         self._names = iter(range(10**6))
         self._base: Path = session.config._tmp_path_factory.getbasetemp()
+        os.environ.setdefault(_SESSION, secrets.token_hex(16))
 
     def run(self) -> None:
         """Run all tests; returns early where the session is to stop."""

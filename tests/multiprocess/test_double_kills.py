@@ -33,13 +33,12 @@ SEED = 19
 class LiveRun:
     """A run of 2 x 2 in the background, and its processes."""
 
-    def __init__(self, folder: Path, short_from: int) -> None:
+    def __init__(self, folder: Path, short_from: int, new_interpreter: bool) -> None:
         (folder / "train.py").write_text(SCRIPT.format(short_from=short_from))
         self.run = RunDir(folder / "runs" / "killed")
         self._out = folder / "out.txt"
-        self.command = begin(
-            folder, "killed", "--nodes", 2, "--gpus-per-node", 2, folder / "train.py", new_interpreter=True
-        )
+        words = ("--nodes", 2, "--gpus-per-node", 2, folder / "train.py")
+        self.command = begin(folder, "killed", *words, new_interpreter=new_interpreter)
 
     @property
     def text(self) -> str:
@@ -77,8 +76,9 @@ class LiveRun:
 
 
 @contextmanager
-def live_run(folder: Path, short_from: int = 1) -> Iterator[LiveRun]:
-    live = LiveRun(folder, short_from)
+def live_run(folder: Path, short_from: int = 1, new_interpreter: bool = False) -> Iterator[LiveRun]:
+    """Run it; with new interpreters a kill may also meet an import of torch."""
+    live = LiveRun(folder, short_from, new_interpreter)
     try:
         wait_for(live.ranks_work, "four ranks")
         yield live
@@ -140,7 +140,7 @@ def test_a_host_that_falls_silent_while_the_others_rejoin_is_answered(tmp_path: 
 @pytest.mark.parametrize("number", range(8))
 def test_two_random_kills_are_answered(tmp_path: Path, number: int) -> None:
     rng = random.Random(SEED + number)
-    with live_run(tmp_path) as live:
+    with live_run(tmp_path, new_interpreter=True) as live:
         for _ in range(2):
             pid = live.rank(rng.randrange(4)) if rng.random() < 0.5 else live.agent(rng.randrange(2))
             kill(pid)

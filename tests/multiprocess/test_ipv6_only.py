@@ -9,13 +9,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 from conftest import nothing_left
+from warm_commands.warm_launch import BackgroundCommand, start_agent
 
 from dist_train import env
 from dist_train.rundir import RunDir
@@ -57,6 +59,17 @@ class Machine:
     def prefix(self) -> list[str]:
         pid = str(self.holder)
         return ["nsenter", "-t", pid, "--net", "--uts", "--mount", f"--wdns={self.folder}", "--"]
+
+    def start_agent(
+        self, argv: Sequence[str], environ: Mapping[str, str], out: IO[bytes]
+    ) -> BackgroundCommand:
+        """Start an agent there; the caller ends it."""
+        where = (self.holder, ("net", "uts", "mnt"))
+        forked = start_agent(argv, environ, out, self.folder, where)
+        if forked is not None:
+            return forked
+        words = [*self.prefix, *argv]
+        return subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     def run(self, *argv: str) -> None:
         subprocess.run([*self.prefix, *argv], check=True, capture_output=True, text=True, timeout=10)
@@ -117,24 +130,17 @@ def agents(folder: Path, machines: Sequence[Machine], words: Sequence[str], **va
         **variables,
     }
     argv = [sys.executable, "-P", "-m", "dist_train.agent", "--device", "cpu", *words]
-    started = [
-        subprocess.Popen(
-            [*each.prefix, *argv],
-            cwd=folder,
-            env={**environ, env.NODE_RANK: str(node)},
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for node, each in enumerate(machines)
-    ]
+    outputs = [folder / f"said-{node}" for node in range(len(machines))]
+    started: list[BackgroundCommand] = []
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in started]
+        for node, (each, output) in enumerate(zip(machines, outputs, strict=True)):
+            with output.open("wb") as out:
+                started.append(each.start_agent(argv, {**environ, env.NODE_RANK: str(node)}, out))
+        codes = [agent.wait(timeout=120) for agent in started]
     finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], ("\n".join(outputs), read_failure(run))
+        for agent in started:
+            agent.kill()
+    assert codes == [0, 0], ("\n".join(output.read_text() for output in outputs), read_failure(run))
     assert nothing_left(run_id)
     return run
 

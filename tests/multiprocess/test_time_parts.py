@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import textwrap
 from datetime import datetime
@@ -12,11 +13,11 @@ from typing import Any
 
 import pytest
 from conftest import WORKLOADS, Finished, begin, start, wait_for_step
+from warm_commands.warm_launch import launch_cli
 
 from dist_train.rundir import RunDir
 from dist_train.rundir.times.read_times import read_times
 from dist_train.rundir.times.time_parts import PARTS, RunTime
-from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 DELAYS = WORKLOADS / "planted_delays.yaml"
@@ -132,11 +133,11 @@ def test_a_stopped_and_resumed_run_counts_no_time_between(tmp_path: Path) -> Non
 
 def test_a_users_own_loop_is_counted_where_our_code_is_called(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
+    shutil.copy(DELAYS.with_suffix(".py"), tmp_path)
     script.write_text(
         textwrap.dedent(
             """
-            import sys, time
-            sys.path.insert(0, sys.argv[1])
+            import time
             import planted_delays
             import torch
             import dist_train as dt
@@ -158,7 +159,7 @@ def test_a_users_own_loop_is_counted_where_our_code_is_called(tmp_path: Path) ->
     )
     plant = ",".join(f"{name}:1.5" for name in ("import", "data", "forward", "others", "save"))
     env = {**os.environ, "PLANT": plant}
-    finished = start(tmp_path, "own", "--gpus-per-node", 2, script, WORKLOADS, env=env)
+    finished = start(tmp_path, "own", "--gpus-per-node", 2, script, env=env)
     assert finished.cli.code == 0, finished.cli
     times = times_of(finished.run, is_script=True)
     for part in ("import", "data_wait", "compute", "communication", "save_stall"):

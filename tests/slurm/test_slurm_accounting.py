@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster
 from slurm_runs import SlurmRun, launch
+from warm_commands.warm_launch import cluster_cli
 
 from dist_train.rundir import RunDir
-from dist_train.testing import launch_cli
 
 pytestmark = pytest.mark.multiprocess
 
@@ -29,7 +29,7 @@ def test_a_ranks_exit_code_is_in_sacct(slurm_accounting: SlurmCluster, tmp_path:
     run.wait_for(lambda: "FAILED|41:0" in slurm_accounting.run(*words).stdout, "41 in sacct", 15)
     slurm_accounting.stop_controller()
     try:
-        status = launch_cli(["status", "fail"], cwd=tmp_path)
+        status = cluster_cli(["status", "fail"], cwd=tmp_path)
     finally:
         slurm_accounting.start_controller()
     assert status.code == 0, status

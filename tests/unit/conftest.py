@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch._dynamo  # noqa: F401 -- DDP imports it: once here, not once in every rank
+import torch._dynamo  # noqa: F401 -- DDP imports it: once here, not once in every rank; so do all below
 
+import dist_train.distributed.init_groups
+import dist_train.distributed.stores.file_store
+import dist_train.observability.console
+import dist_train.observability.jsonl
+import dist_train.resilience.session
+import dist_train.strategies.ddp  # noqa: F401
 from dist_train.testing import run_ranks
 
 # ranks(n, fn, *args): fn(init_method, *args) on each of n ranks; `init_method` is a new file:// one.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-_NAMESPACES = ("net", "uts", "ipc")
+_OF_POD = ("net", "uts", "ipc")
 _PR_SET_DUMPABLE = 4
 # The interpreter adds it where no locale is set (PEP 538).
 _COERCED = {"LC_CTYPE": "C.UTF-8"}
@@ -100,7 +100,7 @@ def run_container(request: Mapping[str, Any], out: int, err: int, report: int, h
     try:
         os.setsid()
         end_with_parent(holder, signal.SIGKILL)
-        _enter(int(request["namespaces"]))
+        enter_namespaces(int(request["namespaces"]), _OF_POD)
         os.dup2(out, 1)
         os.dup2(err, 2)
         spec = importlib.util.spec_from_file_location("container_init", request["program"])
@@ -120,9 +120,10 @@ def _execute(spec: Mapping[str, Any]) -> NoReturn:
     run_agent(spec["argv"], {**_COERCED, **spec["env"]})
 
 
-def _enter(pid: int) -> None:
+def enter_namespaces(pid: int, kinds: Sequence[str]) -> None:
+    """Enter those of a process, by their names in /proc/PID/ns."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for kind in _NAMESPACES:
+    for kind in kinds:
         descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
         if libc.setns(descriptor, 0) != 0:
             number = ctypes.get_errno()

@@ -39,6 +39,9 @@ MESSAGE, READY = b"command", b"ready"
 COMMAND, SCRIPT, MODULE, RANK = "command", "script", "module", "rank"
 AGENT = ["-P", "-m", "dist_train.agent"]
 THREADS = "1"  # per rank; read while torch is imported
+# Imported again by each command: it reads KUBECONFIG while it is imported. Without the packages that it is in
+# it would be found in them.
+READ_VARIABLES = ("kubernetes", "kubernetes.config", "kubernetes.config.kube_config")
 
 
 class CommandForked(BaseException):
@@ -130,6 +133,8 @@ def _import_all(modules: Sequence[str]) -> None:
     with frozen_imports():
         for module in modules:
             importlib.import_module(module)
+    for name in READ_VARIABLES:
+        sys.modules.pop(name, None)
     pid = os.fork()  # OpenBLAS ends its threads at a fork
     if pid == 0:
         os._exit(0)
@@ -229,7 +234,7 @@ def _hold(request: Mapping[str, Any], out: int, err: int, status: int, held: int
 
 
 def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], holder: int) -> None:
-    from warm_commands.agent_fork import limit_as_task, run_agent
+    from warm_commands.agent_fork import enter_namespaces, limit_as_task, run_agent
     from warm_commands.forked_command import (
         ForkedChild as ForkedChild,  # _ForkedAgents cannot import it later
     )
@@ -243,6 +248,8 @@ def _become(request: Mapping[str, Any], out: int, err: int, more: list[int], hol
     if "task" in request:  # what comes before an agent is up waits, as its command line asks for
         signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     os.setsid()
+    if "namespaces" in request:
+        enter_namespaces(*request["namespaces"])
     reset_process(request["environ"], request["folder"], {1: out, 2: err})
     sys.path.remove(TESTS)
     if "agent" in request:

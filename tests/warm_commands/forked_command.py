@@ -234,13 +234,25 @@ def _start_server(address: str, environ: Mapping[str, str], modules: Sequence[st
         )
 
 
-# What `launch` and its agents and ranks import.
+# What `launch` and its agents and ranks import, the last ones where they are used.
 RANKS = (
     "torch._dynamo",
     "launchers.local",
     "dist_train.agent.main",
     "dist_train.resilience.session",
     "dist_train.trainer.run_training",
+    "dist_train.agent.coordination.rendezvous",
+    "dist_train.agent.workers.elastic_agent",
+    "dist_train.agent.workers.worker_main",
+    "dist_train.cli.launch.submit_job",
+    "dist_train.cli.live.follow_job",
+    "dist_train.cli.verbs.launch",
+    "dist_train.cli.verbs.resume",
+    "launchers._kubernetes.kubernetes_option_rows",
+    "launchers._local.local_option_rows",
+    "launchers._slurm.slurm_option_rows",
+    "encodings.idna",
+    "tabulate",
 )
 _servers: dict[tuple[str, ...], CommandServer] = {}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from warm_commands.command_server import AGENT
+from warm_commands.command_server import AGENT, THREADS
 from warm_commands.forked_command import ForkedCommand, command_server, same_early_variables
 
 from dist_train import testing
@@ -18,18 +18,27 @@ from dist_train.testing.command import StartedCommand, spawn_command
 
 # 1: every command and agent is a new interpreter, as a user starts them. CI runs a sample of the tests so.
 COLD = "DIST_TRAIN_TESTING_COLD"
-# What the commands for Slurm and Kubernetes import; none of them imports torch.
+# What the commands that start no rank on this machine import; none of them imports torch.
 CLUSTERS = (
     "dist_train.cli.launch.submit_job",
     *(f"dist_train.cli.verbs.{verb}" for verb in ("cancel", "launch", "list", "logs", "resume", "status")),
     "dist_train.cli.live.display_mode",
     "launchers.kubernetes",
+    "launchers.local",
     "launchers._kubernetes.runner.torchx_session",
+    "launchers._kubernetes.runner.scheduler",
     "launchers._kubernetes.runner.pod_logs",
     "launchers._kubernetes.follow.job_follower",
     "launchers.slurm",
     "launchers._slurm.batch_script",
     "submitit",
+    # What these import where they are used: a launch for Kubernetes had 0.3 s of CPU for it, of 0.5.
+    "dist_train.config.launch_section",
+    "kubernetes.client",
+    "kubernetes_validate",
+    "referencing.jsonschema",
+    "torchx.runner",
+    "yaml",
 )
 
 
@@ -73,7 +82,9 @@ def start_for_cluster(args: Sequence[str], cwd: str | Path, out: IO[bytes]) -> B
 def _start(
     args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> BackgroundCommand:
-    if not _starts_ranks(args) or not may_fork(environ):
+    if not _starts_ranks(args):
+        return _start_for_cluster(args, cwd, environ, out, err)
+    if not may_fork(environ):
         return spawn_command(args, cwd, environ, out, err)
     return command_server().command(args, str(cwd), environ, out.fileno(), err.fileno())
 
@@ -81,7 +92,8 @@ def _start(
 def _start_for_cluster(
     args: Sequence[str], cwd: str | Path, environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> BackgroundCommand:
-    if not may_fork(environ):
+    # The number of threads is read while torch is imported, which these commands do not do.
+    if not may_fork({**environ, "OMP_NUM_THREADS": THREADS}):
         return spawn_command(args, cwd, environ, out, err)
     return command_server(CLUSTERS).command(args, str(cwd), environ, out.fileno(), err.fileno())
 
@@ -96,11 +108,24 @@ def start_module(
     return command_server().start_module(words, str(cwd), environ, out.fileno(), out.fileno())
 
 
-def start_agent(argv: Sequence[str], environ: Mapping[str, str], out: IO[bytes]) -> ForkedCommand | None:
-    """Start an agent in this process's environment; None where only a new interpreter can be what it is."""
+def start_agent(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    out: IO[bytes],
+    folder: str | Path | None = None,
+    namespaces: tuple[int, Sequence[str]] | None = None,
+) -> ForkedCommand | None:
+    """Start an agent; None where only a new interpreter can be what it is.
+
+    Args:
+        folder: its working directory; by default this process's.
+        namespaces: a pid, and which of its namespaces the agent enters (names in /proc/PID/ns).
+    """
     if not may_fork(environ) or list(argv[:4]) != [sys.executable, *AGENT]:
         return None
-    request = {"agent": list(argv), "environ": dict(environ), "folder": os.getcwd()}
+    request = {"agent": list(argv), "environ": dict(environ), "folder": str(folder or os.getcwd())}
+    if namespaces is not None:
+        request["namespaces"] = namespaces
     return command_server().fork(request, out.fileno(), out.fileno())
 
 

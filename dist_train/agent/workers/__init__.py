@@ -8,7 +8,8 @@ processes           Workers: the ranks of an attempt, watched by pidfd
 stack_dump          whether a rank is still printing its stacks
 worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
-cpu_binding         the CPUs of each rank: chosen by the agent, taken by the rank
+cpu_binding         the CPUs of each rank: chosen by the agent
+bind_rank           the CPUs of each rank: taken by the rank
 worker_main         the first code of every rank: runs the target, records its error
 script_pieces       a script in two pieces: its imports, and the rest
 step_profiler       `launch --profile` in a rank: counts optimizer steps, writes the trace

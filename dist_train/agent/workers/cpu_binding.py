@@ -1,23 +1,18 @@
-"""Bind ranks to cores: the agent chooses, each rank binds itself before anything starts threads in it.
-
-What a rank starts (loader workers, torch's threads) inherits its cores.
-"""
+"""Bind ranks to cores: the agent chooses, each rank binds itself (bind_rank)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dist_train import env
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError
 from dist_train.jobs.cores.place_here import NodeShape, place_here
 from dist_train.jobs.cores.place_ranks import Placement
 from dist_train.jobs.gpus import Gpu
 from dist_train.rundir import RunDir
-from dist_train.rundir.cpu_list import cpu_list, parse_bind, parse_cpu_list
+from dist_train.rundir.cpu_list import cpu_list, parse_bind
 from dist_train.rundir.records import read_json
 
 
@@ -46,27 +41,6 @@ def choose_cpus(
     threads, origin = _threads(settings, placed)
     bound = replace(settings, rank_cpus=tuple(map(cpu_list, placed.cpus)), threads_per_rank=threads)
     return bound, _line(bound, placed, origin)
-
-
-def bind_to_cpus(environ: Mapping[str, str]) -> None:
-    """Bind this process, a rank, to the CPUs that its agent chose, if it did; raises ConfigError."""
-    text = environ.get(env.CPUS, "")
-    if not text:
-        return
-    try:
-        os.sched_setaffinity(0, parse_cpu_list(text))
-        got = os.sched_getaffinity(0)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"this rank cannot be bound to the CPUs {text}: {error}", hint="resume it with --bind none"
-        ) from None
-    if got != parse_cpu_list(text):
-        # The kernel takes what its control group has of them, without an error.
-        raise ConfigError(
-            f"this rank was to be bound to the CPUs {text}, and the kernel gave it {cpu_list(got)}",
-            cause="the CPUs of this job have changed since its agent began",
-            hint="resume it with --bind none",
-        )
 
 
 def _shape(settings: Settings, nodes_share_a_machine: bool, gpus: Sequence[Gpu]) -> NodeShape:

@@ -26,6 +26,7 @@ from typing import Any
 from dist_train import env
 from dist_train.agent.warm_parent.shared_modules import SharedModules
 from dist_train.agent.workers.signals.rank_signals import script_handles_sigterm
+from dist_train.distributed.group_teardown.living_objects import living_objects
 from dist_train.rundir.stop_file import StopFile
 from dist_train.rundir.times.span_clock import span_clock
 
@@ -157,9 +158,7 @@ def _reducers() -> list[object]:
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel is None:
         return []
-    living = [
-        found for found in gc.get_objects() if issubclass(type(found), parallel.DistributedDataParallel)
-    ]
+    living = living_objects(parallel.DistributedDataParallel)
     held = [module.__dict__.get(name) for module in living for name in ("reducer", "logger")]
     return [each for each in held if each is not None]
 

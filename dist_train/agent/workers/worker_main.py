@@ -29,7 +29,7 @@ import dist_train
 from dist_train import env
 from dist_train.agent.warm_parent.hiding_files import forget_hidden_modules, hint_for_hidden_module
 from dist_train.agent.warm_parent.shared_modules import SharedModules
-from dist_train.agent.workers.cpu_binding import bind_to_cpus
+from dist_train.agent.workers.bind_rank import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.script_pieces import script_pieces

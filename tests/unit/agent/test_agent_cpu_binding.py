@@ -16,7 +16,8 @@ from dist_train.agent.command_line import read_settings
 from dist_train.agent.coordination.messages import Join
 from dist_train.agent.coordination.preflight_agreement import disagreement
 from dist_train.agent.settings import Settings
-from dist_train.agent.workers.cpu_binding import bind_to_cpus, choose_cpus
+from dist_train.agent.workers.bind_rank import bind_to_cpus
+from dist_train.agent.workers.cpu_binding import choose_cpus
 from dist_train.agent.workers.worker_environment import worker_environment
 from dist_train.errors import ConfigError
 from dist_train.jobs.agent_command import agent_argv, agent_environ

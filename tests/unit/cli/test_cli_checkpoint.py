@@ -3,21 +3,74 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any, Self
 
 import pytest
+from warm_commands.forked_command import ForkedChild
 
+from dist_train.checkpoint import __main__ as reader
 from dist_train.checkpoint.format.blocks import BLOCK_BYTES, hash_bytes
 from dist_train.checkpoint.format.canonical_json import dump_canonical
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
+from dist_train.cli.run import checkpoint_process
 from dist_train.config import dump_config, load_config
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
+
+
+class ForkedReader(ForkedChild):
+    """`python -P -m dist_train.checkpoint` as a fork of this process, which has imported it.
+
+    Its start took 0.26 s of CPU, of which the imports are all.
+    """
+
+    def __init__(self, command: Sequence[str], stdout: int, stderr: IO[str], text: bool) -> None:
+        assert (*command[:4], stdout, text) == (
+            *(sys.executable, "-P", "-m", "dist_train.checkpoint"),
+            *(subprocess.PIPE, True),
+        )
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(theirs, 1)
+            os.dup2(stderr.fileno(), 2)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            code = 1
+            try:
+                code = reader.main(command[4:])
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        os.close(theirs)
+        super().__init__(pid)
+        self.stdout = open(ours)  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.wait()
+
+
+@pytest.fixture
+def new_interpreter() -> None:
+    """The reader is started as users have it."""
+
+
+@pytest.fixture(autouse=True)
+def _forked_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "new_interpreter" not in request.fixturenames:
+        names = {name: getattr(subprocess, name) for name in ("PIPE", "TimeoutExpired")}
+        monkeypatch.setattr(checkpoint_process, "subprocess", SimpleNamespace(Popen=ForkedReader, **names))
 
 
 def write_checkpoint(
@@ -82,7 +135,7 @@ def kept(make_run: Callable[..., Any]) -> Any:
     return made
 
 
-def test_list_marks_the_best(kept: Any, dist_train: Any) -> None:
+def test_list_marks_the_best(kept: Any, dist_train: Any, new_interpreter: None) -> None:
     said = dist_train("checkpoint", "list")
     assert said.code == 0
     rows = [line.split() for line in said.out.splitlines()]
@@ -146,7 +199,7 @@ def test_list_has_a_word_for_what_was_moved_aside(kept: Any, dist_train: Any) ->
     assert found["quarantine"] == ["step-00000030-1", "step-00000040-1"]
 
 
-def test_whole_checkpoints_verify(kept: Any, dist_train: Any) -> None:
+def test_whole_checkpoints_verify(kept: Any, dist_train: Any, new_interpreter: None) -> None:
     said = dist_train("checkpoint", "verify", "a-1")
     assert (said.code, said.err) == (0, "")
     assert said.out.count("whole") == 3
@@ -203,7 +256,7 @@ def test_show_summarises_and_json_is_whole(kept: Any, dist_train: Any) -> None:
     assert (found["schema_version"], found["manifest"]["step"], found["score"]) == (1, 20, 0.97)
 
 
-def test_show_refuses_a_damaged_manifest(kept: Any, dist_train: Any) -> None:
+def test_show_refuses_a_damaged_manifest(kept: Any, dist_train: Any, new_interpreter: None) -> None:
     flip(kept.run.checkpoints / "step-00000030" / "manifest.json", 40)
     said = dist_train("checkpoint", "show")
     assert said.code == 78
@@ -229,7 +282,7 @@ def test_a_folder_of_checkpoints_needs_no_run(here: Path, dist_train: Any) -> No
     assert dist_train("checkpoint", "show", "elsewhere/step-00000003").code == 0
 
 
-def test_reading_checkpoints_loads_no_torch(kept: Any) -> None:
+def test_reading_checkpoints_loads_no_torch(kept: Any, new_interpreter: None) -> None:
     script = (
         "import sys; from dist_train.checkpoint.__main__ import main; "
         f"assert main(['verify', {str(kept.run.checkpoints)!r}]) == 0; assert 'torch' not in sys.modules"

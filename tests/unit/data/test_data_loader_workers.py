@@ -5,19 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from warm_commands.forked_command import ForkedCommand, command_server
 
 from dist_train.data.exact_loader import ExactLoader
 from dist_train.data.permutation import Permutation
 
 pytestmark = pytest.mark.multiprocess
-Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
+Start = Callable[..., tuple[ForkedCommand, list[int]]]
 
 
 class Numbers:
@@ -96,17 +96,25 @@ END
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the script; give its process and its workers' ids; end them all after the test."""
-    started: list[tuple[subprocess.Popen[str], list[int]]] = []
+    """Start the script, which writes to `said` and `errors`; give its process and its workers' ids.
 
-    def start_script(end: str, sleep_s: float = 0.01) -> tuple[subprocess.Popen[str], list[int]]:
-        script = tmp_path / "script.py"
+    It is a fork of a process that has imported torch. All are ended after the test.
+    """
+    started: list[tuple[ForkedCommand, list[int]]] = []
+
+    def start_script(end: str, sleep_s: float = 0.01) -> tuple[ForkedCommand, list[int]]:
+        script, said = tmp_path / "script.py", tmp_path / "said"
         script.write_text(SCRIPT.replace("SLEEP", str(sleep_s)).replace("END", end))
-        process = subprocess.Popen(
-            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        started.append((process, [int(pid) for pid in process.stdout.readline().split()]))
+        with ExitStack() as stack:
+            out, errors = (stack.enter_context(path.open("wb")) for path in (said, tmp_path / "errors"))
+            process = command_server().start_script(
+                [str(script)], str(tmp_path), os.environ, out.fileno(), errors.fileno()
+            )
+        started.append((process, []))
+        deadline = time.monotonic() + 60
+        while "\n" not in said.read_text() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        started[-1][1].extend(int(pid) for pid in said.read_text().split())
         return started[-1]
 
     yield start_script
@@ -114,7 +122,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.kill()
         for pid in alive(workers, 0):
             os.kill(pid, signal.SIGKILL)
-        process.communicate()
+        process.wait(10)
 
 
 def alive(pids: list[int], within_s: float) -> list[int]:
@@ -134,10 +142,11 @@ def running(pid: int) -> bool:
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('user')", 1)])
 def test_exit_in_the_middle_of_an_epoch_does_not_wait_for_workers_that_ignore_term(
-    start: Start, end: str, code: int
+    start: Start, tmp_path: Path, end: str, code: int
 ) -> None:
     process, workers = start(end)
-    _, errors = process.communicate(timeout=20)
+    process.wait(20)
+    errors = (tmp_path / "errors").read_text()
     assert len(workers) == 2
     assert process.returncode == code, errors
     assert "DataLoader worker" not in errors
@@ -148,5 +157,5 @@ def test_workers_do_not_survive_a_killed_parent_even_in_the_middle_of_a_read(sta
     process, workers = start("time.sleep(60)", sleep_s=60)
     assert len(workers) == 2
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.wait(10)
     assert alive(workers, 2) == []

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+from warm_commands.warm_launch import cluster_cli
 
 from dist_train.cli.launch.arguments import parse
 from dist_train.cli.verbs.launch import make_command
 from dist_train.errors import UsageError
-from dist_train.testing import launch_cli
 from launchers._kubernetes.manifest.kubernetes_options import Options
 
 LISTS = [name for name, field in Options.model_fields.items() if get_origin(field.annotation) is tuple]
@@ -45,7 +45,7 @@ def test_what_is_kept_for_resume_is_no_option() -> None:
 def test_a_secrets_value_given_by_mistake_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     words = ["--image", "reg.example/x:1", "--secret-ref", "HF_TOKEN=hf_canary", "--dry-run", "train.py"]
-    done = launch_cli(["launch", "--launcher", "kubernetes", *words], cwd=tmp_path)
+    done = cluster_cli(["launch", "--launcher", "kubernetes", *words], cwd=tmp_path)
     assert done.code == 78, done
     assert "--secret-ref: HF_TOKEN=… is not of the form NAME=SECRET/KEY" in done.stderr
     assert "hf_canary" not in done.stderr

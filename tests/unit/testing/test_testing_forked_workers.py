@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from forked_workers.item_queue import MOST, ItemQueue
 
 TESTS = Path(__file__).parents[2]
@@ -102,6 +103,27 @@ def test_each_test_runs_once_and_every_report_arrives(tmp_path: Path) -> None:
     assert sorted((tmp_path / "taken-down").read_text().split()) == sorted(made)
     cases = list(ElementTree.parse(tmp_path / "report.xml").iter("testcase"))
     assert len({case.get("name") for case in cases}) == len(cases) == 42
+
+
+SERVERS = """
+    import os
+    from pathlib import Path
+    import pytest
+    from warm_commands.forked_command import _address
+
+    @pytest.mark.parametrize("number", range(30))
+    def test_good(number):
+        Path("servers").open("a").write(f"{os.getpid()} {_address(os.environ, ())!r}\\n")
+    """
+
+
+def test_all_workers_have_the_same_command_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_TESTRUNUID", raising=False)
+    code, said = run_pytest(tmp_path, SERVERS)
+    assert code == 0, said
+    pids, addresses = zip(*map(str.split, (tmp_path / "servers").read_text().splitlines()), strict=True)
+    assert len(set(pids)) == 2
+    assert len(set(addresses)) == 1
 
 
 DEATHS = """
