@@ -111,7 +111,7 @@ def refusal(what: str) -> str:
         ("not contiguous", "'layers.0.weight' of Net is not contiguous"),
         ("nothing to train", "no parameter that requires a gradient"),
         ("unlike models", "the ranks have unlike models: layers.2.weight torch.float32 (7, 7)"),
-        ("unlike units", "units and unit_parameters both say"),
+        ("unlike units", "says what a unit is too: give one of them"),
         ("offload on a CPU", "cpu_offload=True, and the model is trained on a CPU"),
         ("twice", "is wrapped already"),
     ],

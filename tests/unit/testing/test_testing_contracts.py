@@ -210,7 +210,7 @@ def test_options(options: type, words: str) -> None:
         check_options(Adapter())
 
 
-GOOD = {"unwraps": True, "group": False, "threads": []}
+GOOD = {"unwraps": True, "untied": False, "thawed": False, "group": False, "threads": []}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,8 @@ GOOD = {"unwraps": True, "group": False, "threads": []}
         ({"steps": [(1.00001, 2.0)]}, "loss of step 0 is 1.00001 on rank 0, one process has 1.0"),
         ({"steps": [(1.0, 1.0)]}, "gradient norm of step 0"),
         ({"steps": [(1.0, 2.0)], "unwraps": False}, "unwrap"),
+        ({"steps": [(1.0, 2.0)], "untied": True}, "tied parameters are no longer one"),
+        ({"steps": [(1.0, 2.0)], "thawed": True}, "needs no gradient was changed"),
         ({"steps": [(1.0, 2.0)], "group": True}, "process group is there"),
         ({"steps": [(1.0, 2.0)], "threads": ["t"]}, "threads are left"),
     ],
@@ -235,15 +237,18 @@ def test_a_strategy_that_trains_otherwise(facts: dict[str, Any], words: str | No
             compare()
 
 
+SHAPES = {name: tuple(p.shape) for name, p in strategies._model(seed=0).named_parameters()}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"parameters": 10}, "10 bytes for parts of"),
-        ({"shapes": {"0.weight": (5, 6)}}, "it names ['0.weight'], not"),
+        ({"shapes": {"fixed": (6,)}}, "it names ['fixed'], not"),
         ({"rank": 9}, "there is no rank 9"),
         (
-            {"shapes": {"0.weight": (50, 6), "0.bias": (5,), "2.weight": (3, 5), "2.bias": (3,)}},
-            "holds more of ['0.weight'] than there is",
+            {"shapes": {**SHAPES, "first.weight": (60, 6)}},
+            "holds more of ['first.weight'] than there is",
         ),
     ],
 )
