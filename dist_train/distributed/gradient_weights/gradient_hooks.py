@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
-from dist_train.distributed.parameter_shards import accumulating_parameters, own_part
+from dist_train.distributed.parameter_shards import accumulating_parameters, own_part, sharded_modules
 from dist_train.errors import UsageError
 
 # Factor by which a gradient is multiplied; None leaves it alone, 0.0 makes it zero even where infinite.
@@ -46,6 +46,8 @@ class ModuleGradients:
         self._counted = isinstance(module, DistributedDataParallel) and not module.static_graph
         self._version = -1
         self.is_sharded = any(own is not whole for own, whole in pairs)
+        # Not the modules themselves: they would never be freed.
+        self._units = [weakref.ref(unit) for unit in sharded_modules(module)]
         self._factor = factor
         self._installed: dict[int, tuple[Any, Any]] = {}
         # The hooks should be there, and some parameter was frozen when they were installed.
@@ -59,6 +61,16 @@ class ModuleGradients:
         """How many of these are whole parameters, in place of this rank's parts of them."""
         own = {id(parameter) for parameter in self.parameters}
         return sum(id(whole) in ids and id(whole) not in own for whole in self._accumulating)
+
+    def weights_changed(self) -> None:
+        """The weights were stepped: what a forward pass without a backward pass left gathered is older.
+
+        torch would compute with it again, as it gathers only what is not.
+        """
+        for found in self._units:
+            unit = found()
+            if unit is not None:
+                unit.reshard()
 
     @property
     def hooked(self) -> bool:

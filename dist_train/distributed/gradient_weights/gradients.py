@@ -216,5 +216,6 @@ class Gradients:
             ]
         for module in own:
             module.forget()
+            module.weights_changed()
         if self._exchange_check is not None:
             self._exchange_check.stepped(optimizer, self._modules.values(), own)

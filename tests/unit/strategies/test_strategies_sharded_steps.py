@@ -1,0 +1,61 @@
+"""Sharded models in loops of one's own: the weights are those of one process, whatever comes between steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dist_train as dt
+from dist_train.testing import run_ranks
+
+
+class Small(nn.Module):
+    """One unit, and a rest that torch leaves gathered after a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layers = nn.Linear(3, 4), nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def whole(model: nn.Module) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for name, parameter in model.named_parameters():
+        value: Any = parameter.detach()
+        found[name] = (value.full_tensor() if hasattr(value, "full_tensor") else value).flatten().tolist()
+    return found
+
+
+def looked_at_before_the_step(strategy: str, options: dict[str, Any]) -> dict[str, list[float]]:
+    """Train with a forward pass between the backward pass and the step, as for an accuracy."""
+    with dt.init(device="cpu", seed=0, timeout_s=60):
+        torch.manual_seed(0)
+        model = dt.prepare(Small().double(), strategy, **options)
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        x = torch.ones(2, 3).double()
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            model(x)
+            optimizer.step()
+        return whole(model)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("options", [{}, {"reshard_after_forward": False}])
+def test_a_forward_pass_before_the_step_does_not_keep_the_weights_of_before_it(
+    options: dict[str, Any],
+) -> None:
+    (expected,) = run_ranks(looked_at_before_the_step, 1, args=("ddp", {}))
+    for found in run_ranks(looked_at_before_the_step, 2, args=("fsdp", options)):
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=1e-9)
