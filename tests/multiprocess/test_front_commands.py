@@ -45,7 +45,7 @@ FIRST = [
     (r"checkpoint import model\.pt", "dist-train checkpoint export digits-1 --out model.pt"),
     (
         r"checkpoint import dcp/",
-        "python -c \"import torch, torch.distributed.checkpoint as dcp; "
+        'python -c "import torch, torch.distributed.checkpoint as dcp; '
         "dcp.save({'model': torch.nn.Linear(2, 2).state_dict()}, checkpoint_id='dcp', no_dist=True)\"",
     ),
     (r"predict model\.safetensors", "dist-train checkpoint export digits-1 --out model.safetensors"),
