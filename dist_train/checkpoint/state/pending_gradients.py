@@ -23,7 +23,7 @@ def without_pending_gradients(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if run is None or not run.batch_weight.handed_since_step or not by_hand:
         return state
     for name, value in state.items():
-        if isinstance(value, Optimizer) and has_pending_gradients(value):
+        if isinstance(value, Optimizer) and (run.gradients.has_unreduced() or has_pending_gradients(value)):
             raise CheckpointError(
                 f"{name!r} has gradients that no step has applied, of batches that the loader counts as done",
                 cause="gradients are not stored: a resume would go on without these batches",

@@ -62,6 +62,11 @@ class ModuleGradients:
         own = {id(parameter) for parameter in self.parameters}
         return sum(id(whole) in ids and id(whole) not in own for whole in self._accumulating)
 
+    def has_unreduced(self) -> bool:
+        """Whether whole gradients of sharded parameters wait for their exchange."""
+        own = {id(parameter) for parameter in self.parameters}
+        return any(whole.grad is not None for whole in self._accumulating if id(whole) not in own)
+
     def weights_changed(self) -> None:
         """The weights were stepped: what a forward pass without a backward pass left gathered is older.
 

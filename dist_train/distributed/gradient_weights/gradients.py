@@ -85,6 +85,10 @@ class Gradients:
         if module in self._modules:
             self._modules[module].forward_seen(module)
 
+    def has_unreduced(self) -> bool:
+        """Whether a sharded module holds gradients that were added up without an exchange (dt.no_sync)."""
+        return any(module.has_unreduced() for module in self._modules.values())
+
     def close(self) -> None:
         """Remove every hook."""
         for hook in (self._on_step, self._before_step):
