@@ -1,4 +1,4 @@
-"""Sharded models in loops of one's own: the weights are those of one process, whatever comes between steps."""
+"""Sharded models in loops of one's own: the weights are those of one process, whatever is between steps."""
 
 from __future__ import annotations
 
