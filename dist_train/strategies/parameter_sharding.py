@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -128,8 +129,9 @@ def shard_model(
         "mp_policy": _precision(options),
         "offload_policy": _offload(options),
     }
+    inner = {**arguments, "mp_policy": replace(arguments["mp_policy"], output_dtype=None)}
     for unit in units:
-        fully_shard(unit.module, reshard_after_forward=options.reshard_after_forward, **arguments)
+        fully_shard(unit.module, reshard_after_forward=options.reshard_after_forward, **inner)
     # torch keeps the rest whole between forward and backward, which come one after the other.
     fully_shard(model, reshard_after_forward=None if options.reshard_after_forward else False, **arguments)
     for buffer in model.buffers():
@@ -179,7 +181,7 @@ def _precision(options: ShardingOptions) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(
         param_dtype=compute,
         reduce_dtype=None if options.reduce_dtype is None else _DTYPES[options.reduce_dtype],
-        # The loss is computed from what the model returns.
+        # The loss is computed from what the model returns; between units nothing is converted.
         output_dtype=None if compute is None else torch.float32,
     )
 

@@ -98,7 +98,14 @@ def test_ranks_killed_where_the_model_is_sharded(  # type: ignore[no-untyped-def
     tmp_path: Path, undisturbed, strategy: str, shape: str, seed: int
 ) -> None:
     check_kills(
-        tmp_path, undisturbed, "text", shape, seed, count=5, steps=STEPS, overrides=(f"strategy={strategy}",)
+        tmp_path,
+        undisturbed,
+        "text",
+        shape,
+        seed,
+        count=5,
+        steps=STEPS,
+        overrides=(f"strategy={strategy}", "trainer.callbacks=[{target: ema}]"),
     )
 
 

@@ -18,6 +18,7 @@ from dist_train.checkpoint.state.own_copies import own_copies
 from dist_train.checkpoint.state.sharded_tensors import as_spread
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
+from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import CheckpointError
 
 EXTRA = "extra state/"
@@ -96,9 +97,9 @@ def apply(state: Mapping[str, Any], loaded: LoadedCheckpoint) -> None:
             with torch.no_grad():
                 value.copy_(as_spread(loaded.tensors.stored(f"{prefix_of(key)}/value"), value))
         elif kind == "object":
-            value.load_state_dict(decode(content, _on_their_devices(key, value, loaded)))
+            value.load_state_dict(decode(content, _as_they_are(key, value.state_dict(), loaded)))
         elif kind == "value" and isinstance(state, MutableMapping):
-            state[key] = decode(content, own)
+            state[key] = decode(content, _as_they_are(key, value, loaded) if _has_sharded(value) else own)
 
 
 def _let_schedules_step_first() -> None:
@@ -106,12 +107,15 @@ def _let_schedules_step_first() -> None:
     warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before", UserWarning)
 
 
-def _on_their_devices(key: str, value: Any, loaded: LoadedCheckpoint) -> Mapping[str, torch.Tensor]:
-    """Copy the stored tensors, each to the device where the object holds its counterpart now."""
+def _as_they_are(key: str, value: Any, loaded: LoadedCheckpoint) -> Mapping[str, torch.Tensor]:
+    """Copy the stored tensors, each to the device where its counterpart is now, and sharded as that is."""
     current: dict[str, torch.Tensor] = {}
-    encode(value.state_dict(), prefix_of(key), current)
-    places = {name: tensor.device for name, tensor in current.items()}
-    return own_copies(loaded, places)
+    encode(value, prefix_of(key), current)
+    return own_copies(loaded, current)
+
+
+def _has_sharded(value: Any) -> bool:
+    return isinstance(value, dict) and any(is_sharded(item) for item in value.values())
 
 
 def apply_buffers(state: Mapping[str, Any], loaded: LoadedCheckpoint, rank: int, same_world: bool) -> None:

@@ -19,6 +19,7 @@ from dist_train.checkpoint.state.module_state import fit_module, load_module, mo
 from dist_train.checkpoint.weights.import_weights import Weights, open_weights
 from dist_train.checkpoint.weights.precision import widen
 from dist_train.checkpoint.weights.prefixes import fit_names
+from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import CheckpointError, CheckpointWriteError
 from dist_train.rundir.durable_files import durable_file, make_directory, remove_tree, sync_directory
 
@@ -46,6 +47,11 @@ def save_model(model: nn.Module, path: str | Path) -> None:
 
 def _write(model: nn.Module, path: Path) -> None:
     found = module_state(model)
+    if sharded := next((name for name, tensor in found.tensors.items() if is_sharded(tensor)), None):
+        raise CheckpointError(
+            f"'{sharded}' is spread over ranks, and save_model writes what rank 0 holds",
+            hint="save with CheckpointManager on all ranks; dist-train checkpoint export RUN --out FILE",
+        )
     if found.extra:
         raise CheckpointError(
             f"'{min(found.extra)}' is no tensor, and a safetensors file holds nothing else",

@@ -23,6 +23,8 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 
 from dist_train.checkpoint.state.module_state import module_state
+from dist_train.checkpoint.state.sharded_tensors import as_spread
+from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import ConfigError
 from dist_train.trainer.callback import Callback, CallbackContext
 
@@ -56,7 +58,7 @@ class EMA(Callback):
             self._average = {name: tensor.clone() for name, tensor in live.items()}
             self._share_buffers(context)
         else:
-            self._average = {name: self._average[name].to(tensor.device) for name, tensor in live.items()}
+            self._average = {name: _like(self._average[name], tensor) for name, tensor in live.items()}
         self._copied = {name for name, tensor in live.items() if not tensor.is_floating_point()}
         # The average of -inf and -inf is nan. Only where both are equal: diverging statistics do not count.
         for name in module_state(context.model).buffers & live.keys() - self._copied:
@@ -113,6 +115,13 @@ class EMA(Callback):
                 tensors, torch.split(flat, [one.numel() for one in tensors]), strict=True
             ):
                 tensor.copy_(part.view_as(tensor))
+
+
+def _like(average: Tensor, tensor: Tensor) -> Tensor:
+    """A restored average on the device of its weight, and sharded as that."""
+    if is_sharded(tensor):
+        return average if is_sharded(average) else as_spread(average, tensor).clone()
+    return average.to(tensor.device)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -9,12 +9,13 @@ import shutil
 import signal
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as torch_dist
 from checkpoint_crash import DyingFiles, FullDisk
-from sharded_training import Layout, Model, make, train, whole_state
+from sharded_training import Layout, Model, make, train, whole, whole_state
 
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager, collective_load
@@ -334,3 +335,53 @@ def test_gradients_that_no_step_has_applied_are_not_lost(tmp_path: Path) -> None
     for silent in (False, True):
         for said in run_ranks(save_with_pending_gradients, 2, args=(tmp_path / f"b{silent}", False, silent)):
             assert "has gradients that no step has applied" in said
+
+
+class Averages:
+    """An object whose state is spread as the weights are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.values = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+def averages_come_back(directory: Path) -> list[bool]:
+    with dt.init(device="cpu", seed=1, timeout_s=30):
+        model, optimizer = make(FSDP, 0)
+        averages = Averages(model)
+        state = {"model": model, "optimizer": optimizer, "object": averages, "dict": dict(averages.values)}
+        manager = CheckpointManager(directory)
+        manager.save(1, state)
+        saved = {name: whole(value) for name, value in averages.values.items()}
+        for value in (*averages.values.values(), *state["dict"].values()):
+            value.zero_()
+        manager.load_latest(state)
+        found = []
+        for restored in (averages.values, state["dict"]):
+            for name, value in restored.items():
+                value.lerp_(dict(model.named_parameters())[name].detach(), 0.0)  # spread as the weight is
+                found.append(torch.equal(whole(value), saved[name]))
+        return found
+
+
+def test_state_that_is_spread_as_the_weights_comes_back_so(tmp_path: Path) -> None:
+    for found in run_ranks(averages_come_back, 2, args=(tmp_path,)):
+        assert found
+        assert all(found)
+
+
+def save_model_of_a_part(path: Path) -> str:
+    with dt.init(device="cpu", timeout_s=30), pytest.raises(CheckpointError) as caught:
+        dt.checkpoint.save_model(make(FSDP, 0)[0], path)
+    return str(caught.value)
+
+
+def test_save_model_of_a_sharded_model_says_what_to_do(tmp_path: Path) -> None:
+    for said in run_ranks(save_model_of_a_part, 2, args=(tmp_path / "model.safetensors",)):
+        assert "is spread over ranks" in said
+        assert "checkpoint export" in said

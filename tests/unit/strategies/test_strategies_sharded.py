@@ -253,8 +253,9 @@ def test_the_options_of_both_are_the_same_but_for_the_mesh() -> None:
 
 def in_bf16(reduce: str | None) -> tuple[str, str, str]:
     with dt.init(device="cpu", timeout_s=20):
+        # The first layer is a unit, the second in the rest.
         net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-        model = dt.prepare(net, "fsdp", param_dtype="bf16", reduce_dtype=reduce)
+        model = dt.prepare(net, "fsdp", param_dtype="bf16", reduce_dtype=reduce, units=["0"])
         out = model(torch.randn(4, 3))
         out.sum().backward()
         parameter = net[0].weight
