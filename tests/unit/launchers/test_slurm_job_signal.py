@@ -15,6 +15,10 @@ from slurm_stand_ins import Commands, Job
 from launchers._slurm.batch_script import notes, render
 from launchers._slurm.slurm_options import Options
 
+# The script gives it to its step, and a launcher that ends a run kills whatever has the run's id: that of the
+# fixture is also the one of the local launcher's tests, which run in another process at the same time.
+OWN_RUN = f"signal-{os.getpid()}"
+
 
 @pytest.mark.parametrize("text", ["USR2@300", "TERM@120", "SIGUSR2", "R:USR2@60", "B:USR1@300", "RB:INT@9"])
 def test_a_signal_of_the_site_is_rendered_and_shown(job: Job, text: str) -> None:
@@ -64,7 +68,7 @@ def test_the_script_hands_the_signal_on_and_keeps_the_steps_code(
     commands.put("scancel", f"/usr/bin/touch {tmp_path}/go")
     (commands.folder / "srun").write_text((commands.folder / "srun").read_text() + f"exit {srun_code}\n")
     script = tmp_path / "job.sbatch"
-    script.write_bytes(render(job(), Options(sbatch_arg=("signal=B:USR1@300",))))
+    script.write_bytes(render(job(run_id=OWN_RUN), Options(sbatch_arg=("signal=B:USR1@300",))))
     with subprocess.Popen(
         ["/bin/bash", str(script)],
         env={"PATH": f"{commands.folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"},
@@ -96,7 +100,7 @@ def test_a_cancelled_job_still_ends_the_script(commands: Commands, job: Job, tmp
     commands.put_all("exit 0")
     commands.put("srun", f"touch {tmp_path}/up; exec /bin/sleep 30")
     script = tmp_path / "job.sbatch"
-    script.write_bytes(render(job(), Options(sbatch_arg=("signal=B:USR1@300",))))
+    script.write_bytes(render(job(run_id=OWN_RUN), Options(sbatch_arg=("signal=B:USR1@300",))))
     with subprocess.Popen(
         ["/bin/bash", str(script)],
         env={"PATH": f"{commands.folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"},
