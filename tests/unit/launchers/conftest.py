@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,12 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Job:
     """A script on one node x 2 CPU ranks; `job(nodes=2)` changes it."""
     target = Target("script", "/home/me/train.py", ("--lr", "0.1"), "/home/me")
-    spec = JobSpec("digits", "digits-1f", tmp_path / "run", target, procs_per_node=2)
+    # The local launcher kills whatever has its run's id, also what a test in another process has started.
+    run_id = f"digits-{os.getpid()}" if request.path.name.startswith("test_local") else "digits-1f"
+    spec = JobSpec("digits", run_id, tmp_path / "run", target, procs_per_node=2)
 
     def make(**changes: Any) -> JobSpec:
         return replace(spec, **changes)
