@@ -56,7 +56,7 @@ def reshard(module: nn.Module) -> None:
         part.reshard()
 
 
-def gather_after(module: nn.Module) -> None:
+def reshard_without_backward(module: nn.Module) -> None:
     """Reshard a sharded module after each forward pass that no backward pass follows."""
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
@@ -105,7 +105,8 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """
     world_size = torch_dist.get_world_size() if torch_dist.is_initialized() else 1
     gradients = [(number_of_parts(p), own_part(p.grad)) for p in parameters if p.grad is not None]
-    total = torch.zeros((), dtype=torch.float64, device=_exchange_device(gradients))
+    here = gradients[0][1].device if gradients else torch.device("cpu")
+    total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
     for parts, gradient in gradients:
         # Replicas on the world, which a mesh of one dimension of it does not know.
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
@@ -115,10 +116,11 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return total.sqrt()
 
 
-def _exchange_device(gradients: list[tuple[int, Tensor]]) -> torch.device:
+def exchange_device(otherwise: torch.device) -> torch.device:
+    """Return where a number must lie that all ranks exchange: with NCCL on the GPU, wherever it is."""
     if torch_dist.is_initialized() and "nccl" in torch_dist.get_backend():
         return torch.device("cuda", torch.cuda.current_device())
-    return gradients[0][1].device if gradients else torch.device("cpu")
+    return otherwise
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from dist_train.distributed.parameter_shards import clip_gradients, gather_after, sharded_modules
+from dist_train.distributed.parameter_shards import clip_gradients, reshard_without_backward, sharded_modules
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions, place_of
@@ -138,7 +138,7 @@ def shard_model(
         buffer.data = buffer.data.to(run.device)
     # A parameter may take no part in a step on some ranks: all of them must reduce equally much.
     cast("FSDPModule", model).set_reduce_scatter_unused_params(True)
-    gather_after(model)
+    reshard_without_backward(model)
     if options.broadcast_buffers and run.world_size > 1:
         model.register_forward_pre_hook(_take_buffers)
     if run.is_main:

@@ -12,7 +12,12 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
-from dist_train.distributed.parameter_shards import accumulating_parameters, own_part, sharded_modules
+from dist_train.distributed.parameter_shards import (
+    accumulating_parameters,
+    exchange_device,
+    own_part,
+    sharded_modules,
+)
 from dist_train.errors import UsageError
 
 # Factor by which a gradient is multiplied; None leaves it alone, 0.0 makes it zero even where infinite.
@@ -182,7 +187,9 @@ class ModuleGradients:
         found = torch.stack(largest).amax() if largest else torch.zeros((), device=grads[0].device).double()
         if self.is_sharded:
             # A rank's own parts may all be zero.
-            torch_dist.all_reduce(found, torch_dist.ReduceOp.MAX)
+            shared = found.to(exchange_device(found.device))
+            torch_dist.all_reduce(shared, torch_dist.ReduceOp.MAX)
+            found = shared.to(found.device)
         return (found != 0).double()
 
 

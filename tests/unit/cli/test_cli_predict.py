@@ -285,7 +285,7 @@ def test_a_prediction_that_does_not_end_by_ctrl_c_leaves_no_file(
 
     def interrupt() -> None:
         while not list(tmp_path.glob(".out.npy.*")):
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells that a file is there but a look; pytest's time-out bounds it
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()

@@ -113,7 +113,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append((process, []))
         deadline = time.monotonic() + 60
         while "\n" not in said.read_text() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+            time.sleep(0.01)  # the script's line comes when its workers run; the deadline bounds it
         started[-1][1].extend(int(pid) for pid in said.read_text().split())
         return started[-1]
 
