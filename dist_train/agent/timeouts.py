@@ -14,6 +14,7 @@ FAILED_INTERPRETER_END_S = 5.0  # the same of a rank that failed: the others wai
 IDLE_EXIT_S = 600.0  # a rank whose script has ended, and whose threads or exit functions do nothing
 JOIN_S = 900.0
 MEMBERSHIP_CHECK_S = 15.0  # missing nodes are named this often
+OWN_EXIT_S = 1.0  # a rank whose script had ended before the attempt failed; less than REPORTS_S
 REPORTS_S = 2.0  # how long node 0 waits for other nodes' reports after the first failure
 STACK_DUMP_S = 2.0  # a failed group's ranks print their stacks, then they are killed
 CONNECT_S = 5.0  # one try to reach node 0, handshake included

@@ -102,6 +102,36 @@ def test_a_ranks_own_code_is_the_commands_code(launch: Launch, script: Path, ran
     assert f"FAILED: rank {rank} " in last_block(finished)
 
 
+def test_a_rank_on_its_way_out_is_the_cause_of_what_its_peer_tells_first(
+    launch: Launch, tmp_path: Path
+) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        textwrap.dedent("""
+            import atexit, os, sys, time
+            from pathlib import Path
+            left = Path("left")
+
+            def lose_connections():
+                left.touch()
+                time.sleep(0.3)
+
+            if os.environ["RANK"] == "0":
+                atexit.register(lose_connections)
+                sys.exit(41)
+            while not left.exists():
+                time.sleep(0.01)
+            raise ConnectionResetError("Connection reset by peer")
+        """)
+    )
+    finished = launch("r", "--gpus-per-node", 2, script, timeout_s=60)
+    assert finished.cli.code == 41, finished.cli
+    assert "FAILED: rank 0 " in last_block(finished)
+    failure = read_failure(finished.run)
+    assert failure is not None
+    assert failure.secondary_failures == (1,)
+
+
 def test_a_rank_killed_by_9_gives_137(launch: Launch, script: Path) -> None:
     finished = run(launch, script, "kill", 3)
     assert finished.cli.code == 137, finished.cli

@@ -205,6 +205,7 @@ class NodeAgent(LocalElasticAgent):
         """End the ranks after a failure here or elsewhere, report what was seen, wait for the verdict."""
         workers = self._workers
         assert workers is not None
+        workers.let_exit(timeouts.OWN_EXIT_S)
         workers.kill(dump_stacks=not self._graceful_stop.asked)
         failures = [
             self._failure(rank, self._attempt)

@@ -73,6 +73,15 @@ class Workers:
         """Whether every rank has ended."""
         return all(rank.returncode is not None for rank in self.ranks)
 
+    def let_exit(self, timeout_s: float) -> None:
+        """Wait for ranks whose script has ended: a peer may tell of a broken connection before they do."""
+        self._wait_until(
+            lambda: all(
+                rank.returncode is not None or self._exit_mark(rank).exit_code is None for rank in self.ranks
+            ),
+            timeout_s,
+        )
+
     def kill(self, dump_stacks: bool) -> None:
         """Kill every rank and what it started: stacks into the logs first, then SIGKILL, then reap."""
         alive = [rank for rank in self.ranks if rank.returncode is None]
