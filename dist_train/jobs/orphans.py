@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,7 +70,10 @@ def _has_by_psutil(pid: int, entries: list[bytes]) -> bool:
 
 
 def end_processes(
-    run_id: str, node_rank: int | None = None, before: Callable[[int], None] | None = None
+    run_id: str,
+    node_rank: int | None = None,
+    before: Callable[[int], None] | None = None,
+    keep: Collection[int] = (),
 ) -> list[int]:
     """Send SIGKILL to them, also to those that they start meanwhile; returns the pids.
 
@@ -80,11 +83,12 @@ def end_processes(
         run_id: of the run.
         node_rank: of the node whose processes are meant; None means all that run on this machine.
         before: called with each pid before it is killed.
+        keep: pids that are not killed.
     """
     ended: list[int] = []
     trackers: set[int] = set()
     deadline = time.monotonic() + _TRIES_S
-    while left := [pid for pid in find_processes(run_id, node_rank) if pid not in trackers]:
+    while left := [pid for pid in find_processes(run_id, node_rank) if pid not in {*trackers, *keep}]:
         if time.monotonic() > deadline:
             break
         for pid in left:

@@ -243,7 +243,9 @@ class NodeAgent(LocalElasticAgent):
 
     def _end_orphans(self, before: Callable[[int], None] | None = None) -> None:
         """End the processes that ranks had started and left behind on this node."""
-        ended = end_processes(self._settings.run_id, self._settings.node, before)
+        ended = end_processes(
+            self._settings.run_id, self._settings.node, before, keep=self._start_method.warm_parents
+        )
         if ended:
             logger.info("ended processes that ranks had left behind: %s", ended)
 

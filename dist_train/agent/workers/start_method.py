@@ -37,6 +37,11 @@ class StartMethod:
         self._warm = warm
         self._why_spawned = why_spawned
 
+    @property
+    def warm_parents(self) -> tuple[int, ...]:
+        """The pid of the warm parent, if there is one: shortly after its fork it looks like a rank's."""
+        return () if self._warm is None else (self._warm.pid,)
+
     def start(
         self,
         targets: Sequence[Sequence[str]],

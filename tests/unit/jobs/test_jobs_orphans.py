@@ -22,6 +22,7 @@ def test_only_this_runs_and_this_nodes_are_ended() -> None:
         while len(find_processes(mine)) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert find_processes(mine, 1) == [processes[1].pid]
+        assert end_processes(mine, 0, keep=[processes[0].pid]) == []
         assert end_processes(mine, 0) == [processes[0].pid]
         assert processes[0].wait(5) == -9
         assert end_processes(mine) == [processes[1].pid]
