@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as torch_dist
+from rendezvous_port import free_port
 
 import dist_train as dt
 from dist_train.distributed.run import current
@@ -28,12 +29,6 @@ def _sum_of_ranks(rendezvous: str) -> list[int]:
         return [run.rank, run.world_size, int(box), run.control.max_int(run.rank), run.seed]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
-
-
 def test_file_rendezvous_removes_its_file_at_the_end(ranks: Any, tmp_path: Path) -> None:
     answers = ranks(3, _sum_of_ranks)
     assert [answer[:4] for answer in answers] == [[0, 3, 6, 2], [1, 3, 6, 2], [2, 3, 6, 2]]
@@ -46,7 +41,7 @@ def test_tcp_rendezvous_with_a_late_rank_0(ranks: Any) -> None:
         time.sleep(1.0 if os.environ["RANK"] == "0" else 0.0)
         return _sum_of_ranks(rendezvous)
 
-    answers = ranks(2, late, f"tcp://localhost:{_free_port()}")
+    answers = ranks(2, late, f"tcp://localhost:{free_port()}")
     assert [answer[2] for answer in answers] == [3, 3]
 
 
@@ -55,7 +50,7 @@ def test_env_rendezvous(ranks: Any) -> None:
         return _sum_of_ranks("env://")
 
     # Rank 0 serves the store, without an agent.
-    environ = {"MASTER_PORT": str(_free_port()), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    environ = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "False"}
     assert [answer[2] for answer in ranks(2, by_env, environ=environ)] == [3, 3]
 
 
@@ -83,7 +78,7 @@ def test_a_port_can_be_used_again_by_the_next_run_of_the_same_processes(ranks: A
     def rounds(_: str, rendezvous: str) -> list[int]:
         return [_sum_of_ranks(rendezvous)[2] for _ in range(5)]
 
-    assert ranks(3, rounds, f"tcp://127.0.0.1:{_free_port()}") == [[6] * 5] * 3
+    assert ranks(3, rounds, f"tcp://127.0.0.1:{free_port()}") == [[6] * 5] * 3
 
 
 def test_a_second_init_returns_the_same_run_or_names_what_differs(ranks: Any) -> None:
@@ -155,7 +150,7 @@ def test_a_missing_rank_0_is_named_after_the_timeout(
 ) -> None:
     _as_rank(monkeypatch, 1)
     with pytest.raises(RendezvousError, match=rf"{host}:\d+ cannot be reached: {reason}"):
-        dt.init(device="cpu", init_method=f"tcp://{host}:{_free_port()}", timeout_s=1)
+        dt.init(device="cpu", init_method=f"tcp://{host}:{free_port()}", timeout_s=1)
 
 
 def test_missing_ranks_are_named_on_every_rank(ranks: Any, tmp_path: Path) -> None:

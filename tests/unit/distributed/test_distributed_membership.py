@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rendezvous_port import free_port
 
 import dist_train as dt
 from dist_train.errors import ConfigError, RendezvousError
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.multiprocess
 
 def rendezvous(form: str, meeting: str) -> str:
     return {"env": "env://", "file": meeting, "tcp": "tcp://localhost:PORT"}[form]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("form", ["env", "tcp", "file"])

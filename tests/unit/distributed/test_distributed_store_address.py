@@ -6,14 +6,10 @@ import socket
 
 import psutil
 import pytest
+from rendezvous_port import free_port
 
 from dist_train.distributed.init_method import TcpRendezvous
 from dist_train.distributed.stores import tcp_store
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def own_address() -> str:
