@@ -101,12 +101,14 @@ class ModuleGradients:
             factor = owner._factor(owner)
             return None if factor is None else (_scaled(grad, factor),)
 
-        for place, parameter in enumerate(self._accumulating):
-            if not parameter.requires_grad:
+        for place, (own, whole) in enumerate(zip(self.parameters, self._accumulating, strict=True)):
+            if not own.requires_grad:
                 self._incomplete = True
             elif place not in self._installed:
+                # torch takes it over from the part when it gathers the unit: after this call.
+                whole.requires_grad_(True)
                 # The node is kept: without a reference to it a new one, without the hook, is made.
-                node: Any = get_gradient_edge(parameter).node
+                node: Any = get_gradient_edge(whole).node
                 self._installed[place] = (node, node.register_prehook(scale))
 
     def uninstall(self) -> None:

@@ -59,3 +59,42 @@ def test_a_forward_pass_before_the_step_does_not_keep_the_weights_of_before_it(
         assert found.keys() == expected.keys()
         for name, values in expected.items():
             assert found[name] == pytest.approx(values, rel=1e-9)
+
+
+class Points(torch.utils.data.Dataset[torch.Tensor]):
+    """Five samples: ranks have unlike shares of them."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.linspace(-1, 1, 3).double() * (index + 1)
+
+
+def trained_again(strategy: str, options: dict[str, Any]) -> dict[str, list[float]]:
+    """Freeze a unit after dt.prepare, and let it train from the second epoch on."""
+    with dt.init(device="cpu", seed=0, timeout_s=60):
+        torch.manual_seed(0)
+        small = Small().double()
+        model = dt.prepare(small, strategy, **options)
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        for epoch in range(2):
+            small.layers.requires_grad_(epoch == 1)
+            for x in dt.loader(Points(), batch_size=5):
+                optimizer.zero_grad()
+                model(x).square().sum(1).mean().backward()
+                optimizer.step()
+        return whole(small)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "options"), [("fsdp", 2, {}), ("hsdp", 4, {"replicate": 2})]
+)
+def test_gradients_of_a_unit_that_trains_again_count_by_their_samples(
+    strategy: str, ranks: int, options: dict[str, Any]
+) -> None:
+    (expected,) = run_ranks(trained_again, 1, args=("ddp", {}))
+    for found in run_ranks(trained_again, ranks, args=(strategy, options)):
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=1e-9)
