@@ -98,3 +98,37 @@ def test_gradients_of_a_unit_that_trains_again_count_by_their_samples(
     for found in run_ranks(trained_again, ranks, args=(strategy, options)):
         for name, values in expected.items():
             assert found[name] == pytest.approx(values, rel=1e-9)
+
+
+class Scaled(Small):
+    """A buffer that the graph of a forward pass keeps."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.linspace(1, 2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+def two_calls_in_one_loss() -> dict[str, list[float]]:
+    with dt.init(device="cpu", seed=0, timeout_s=60):
+        torch.manual_seed(0)
+        model = dt.prepare(Scaled().double(), "fsdp")
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        x = torch.ones(2, 3).double()
+        for _ in range(2):
+            optimizer.zero_grad()
+            (model(x).square().sum() + model(-x).sum()).backward()
+            optimizer.step()
+        return whole(model)
+
+
+@pytest.mark.multiprocess
+def test_a_model_with_buffers_may_be_called_several_times_before_the_backward_pass() -> None:
+    (expected,) = run_ranks(two_calls_in_one_loss, 1)
+    for found in run_ranks(two_calls_in_one_loss, 2):
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=1e-9)
