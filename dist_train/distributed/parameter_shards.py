@@ -87,6 +87,20 @@ def accumulating_parameters(module: nn.Module) -> list[tuple[nn.Parameter, nn.Pa
     return [pair for pair in pairs.values() if pair[0].requires_grad]
 
 
+def gradients_kept_apart(unit: FSDPModule) -> list[Tensor]:
+    """Return a unit's whole gradients of earlier backward passes that are not in any `.grad`.
+
+    Where gradients are reduced in another dtype than they are computed in, torch converts those of a backward
+    pass without an exchange, and adds them up in a place of its own.
+    """
+    state: Any = unit._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # older versions of torch: one group in each unit
+        groups = [group for group in [state._fsdp_param_group] if group is not None]
+    found = [one.unsharded_accumulated_grad for group in groups for one in group.fsdp_params]
+    return [gradient for gradient in found if gradient is not None]
+
+
 def _slots(module: nn.Module) -> list[tuple[nn.Module, str]]:
     return [
         (owner, name)

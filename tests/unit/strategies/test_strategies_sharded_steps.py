@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -88,9 +89,7 @@ def trained_again(strategy: str, options: dict[str, Any]) -> dict[str, list[floa
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("strategy", "ranks", "options"), [("fsdp", 2, {}), ("hsdp", 4, {"replicate": 2})]
-)
+@pytest.mark.parametrize(("strategy", "ranks", "options"), [("fsdp", 2, {}), ("hsdp", 4, {"replicate": 2})])
 def test_gradients_of_a_unit_that_trains_again_count_by_their_samples(
     strategy: str, ranks: int, options: dict[str, Any]
 ) -> None:
@@ -132,3 +131,26 @@ def test_a_model_with_buffers_may_be_called_several_times_before_the_backward_pa
     for found in run_ranks(two_calls_in_one_loss, 2):
         for name, values in expected.items():
             assert found[name] == pytest.approx(values, rel=1e-9)
+
+
+def of_unlike_units(exchanged_each_time: bool) -> tuple[dict[str, list[float]], bool]:
+    """Gradients of two calls of run.backward, summed in float32, computed in bfloat16; pending after the first."""
+    with dt.init(device="cpu", seed=0, timeout_s=60) as run:
+        torch.manual_seed(0)
+        model = dt.prepare(Small(), "fsdp", param_dtype="bf16", reduce_dtype="fp32")
+        x = torch.ones(8, 3)
+        with nullcontext() if exchanged_each_time else dt.no_sync(model):
+            run.backward(model(x).square().sum(), units=8)
+        pending = run.gradients.has_unreduced()
+        run.backward(model(-x[:1]).sum(), units=1)
+        gradients: dict[str, Any] = {name: p.grad for name, p in model.named_parameters()}
+        return {name: one.full_tensor().flatten().tolist() for name, one in gradients.items()}, pending
+
+
+@pytest.mark.multiprocess
+def test_gradients_that_wait_in_another_dtype_are_rescaled_to_the_sum_of_units() -> None:
+    expected, none = run_ranks(of_unlike_units, 2, args=(True,))[0]
+    for found, pending in run_ranks(of_unlike_units, 2, args=(False,)):
+        assert (none, pending) == (False, True)
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=0.05, abs=0.005)
