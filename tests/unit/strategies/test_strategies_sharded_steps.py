@@ -134,7 +134,7 @@ def test_a_model_with_buffers_may_be_called_several_times_before_the_backward_pa
 
 
 def of_unlike_units(exchanged_each_time: bool) -> tuple[dict[str, list[float]], bool]:
-    """Gradients of two calls of run.backward, summed in float32, computed in bfloat16; pending after the first."""
+    """Gradients of two calls of run.backward, added up in float32; pending after the first."""
     with dt.init(device="cpu", seed=0, timeout_s=60) as run:
         torch.manual_seed(0)
         model = dt.prepare(Small(), "fsdp", param_dtype="bf16", reduce_dtype="fp32")
