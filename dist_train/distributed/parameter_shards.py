@@ -47,6 +47,13 @@ def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     return [] if kind is None else [part for part in module.modules() if isinstance(part, kind)]
 
 
+def plain_class(module: nn.Module) -> type:
+    """Return a module's class as its program knows it: fully_shard puts one of its own in its place."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    own = type(module)
+    return own.__bases__[1] if kind is not None and own.__bases__[0] is kind else own
+
+
 def reshard(module: nn.Module) -> None:
     """Give every module its own part of each parameter again.
 
