@@ -47,6 +47,13 @@ def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     return [] if kind is None else [part for part in module.modules() if isinstance(part, kind)]
 
 
+def plain_class(module: nn.Module) -> type:
+    """Return a module's class as its program knows it: fully_shard puts one of its own in its place."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    own = type(module)
+    return own.__bases__[1] if kind is not None and own.__bases__[0] is kind else own
+
+
 def reshard(module: nn.Module) -> None:
     """Give every module its own part of each parameter again.
 
@@ -85,6 +92,20 @@ def accumulating_parameters(module: nn.Module) -> list[tuple[nn.Parameter, nn.Pa
             if whole is not own:
                 pairs[id(own)] = (own, whole)
     return [pair for pair in pairs.values() if pair[0].requires_grad]
+
+
+def gradients_kept_apart(unit: FSDPModule) -> list[Tensor]:
+    """Return a unit's whole gradients of earlier backward passes that are not in any `.grad`.
+
+    Where gradients are reduced in another dtype than they are computed in, torch converts those of a backward
+    pass without an exchange, and adds them up in a place of its own.
+    """
+    state: Any = unit._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # older versions of torch: one group in each unit
+        groups = [group for group in [state._fsdp_param_group] if group is not None]
+    found = [one.unsharded_accumulated_grad for group in groups for one in group.fsdp_params]
+    return [gradient for gradient in found if gradient is not None]
 
 
 def _slots(module: nn.Module) -> list[tuple[nn.Module, str]]:

@@ -212,7 +212,7 @@ def _take_buffers(module: nn.Module, args: Any) -> None:
     for buffers in by_dtype.values():
         flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
         torch_dist.broadcast(flat, src=0)
-        with torch.no_grad():
-            values = torch.split(flat, [buffer.numel() for buffer in buffers])
-            for buffer, value in zip(buffers, values, strict=True):
-                buffer.copy_(value.view_as(buffer))
+        values = torch.split(flat, [buffer.numel() for buffer in buffers])
+        for buffer, value in zip(buffers, values, strict=True):
+            # As DDP: the graph of a forward pass before, whose backward pass is still to come, stays valid.
+            buffer.data.copy_(value.view_as(buffer))

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dist_train.config.schema import ParameterGroup
+from dist_train.distributed.parameter_shards import plain_class
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
 
@@ -55,7 +56,7 @@ def _classes(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Name of each parameter and the class of the module that holds it."""
     for path, module in model.named_modules():
         for name, _ in module.named_parameters(recurse=False):
-            yield f"{path}.{name}".lstrip("."), type(module).__name__
+            yield f"{path}.{name}".lstrip("."), plain_class(module).__name__
 
 
 def _matches(group: ParameterGroup, name: str, owner: str) -> bool:

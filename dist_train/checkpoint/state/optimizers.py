@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from dist_train.checkpoint.format.checkpoint_errors import with_nearest
 from dist_train.checkpoint.state.encoding import decode, encode
@@ -173,6 +174,9 @@ def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object, ke
     if not isinstance(saved, dict) or not isinstance(loaded, dict):
         return
     for key, value in saved.items():
+        if _is_plain(value):
+            # torch makes the text "<generator object …>" of a text, and drops a deque's maxlen.
+            loaded[key] = value
         if not isinstance(value, torch.Tensor) or not isinstance(loaded.get(key), torch.Tensor):
             continue
         if keeps_saved and parameter.is_contiguous() and value.device == loaded[key].device:
@@ -181,3 +185,8 @@ def _undo_casts(optimizer: Optimizer, parameter: torch.Tensor, saved: object, ke
         layout = parameter if value.shape == parameter.shape else value
         fresh = torch.empty_like(layout, dtype=value.dtype, device=loaded[key].device)
         loaded[key] = fresh.copy_(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it has no tensor in it: nothing that torch casts."""
+    return not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))

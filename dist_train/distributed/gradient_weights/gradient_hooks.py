@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dist_train.distributed.parameter_shards import (
     accumulating_parameters,
     exchange_device,
+    gradients_kept_apart,
     own_part,
     sharded_modules,
 )
@@ -70,7 +71,8 @@ class ModuleGradients:
     def has_unreduced(self) -> bool:
         """Whether whole gradients of sharded parameters wait for their exchange."""
         own = {id(parameter) for parameter in self.parameters}
-        return any(whole.grad is not None for whole in self._accumulating if id(whole) not in own)
+        here = any(whole.grad is not None for whole in self._accumulating if id(whole) not in own)
+        return here or bool(self._kept_apart())
 
     def weights_changed(self) -> None:
         """The weights were stepped: what a forward pass without a backward pass left gathered is older.
@@ -101,12 +103,14 @@ class ModuleGradients:
             factor = owner._factor(owner)
             return None if factor is None else (_scaled(grad, factor),)
 
-        for place, parameter in enumerate(self._accumulating):
-            if not parameter.requires_grad:
+        for place, (own, whole) in enumerate(zip(self.parameters, self._accumulating, strict=True)):
+            if not own.requires_grad:
                 self._incomplete = True
             elif place not in self._installed:
+                # torch takes it over from the part when it gathers the unit: after this call.
+                whole.requires_grad_(True)
                 # The node is kept: without a reference to it a new one, without the hook, is made.
-                node: Any = get_gradient_edge(parameter).node
+                node: Any = get_gradient_edge(whole).node
                 self._installed[place] = (node, node.register_prehook(scale))
 
     def uninstall(self) -> None:
@@ -174,7 +178,11 @@ class ModuleGradients:
     def _gradients(self) -> list[torch.Tensor]:
         """This rank's parts, and those of sharded parameters that are not reduced yet."""
         both = {id(p): p for p in (*self.parameters, *self._accumulating)}.values()
-        return [own_part(p.grad) for p in both if p.grad is not None]
+        return [own_part(p.grad) for p in both if p.grad is not None] + self._kept_apart()
+
+    def _kept_apart(self) -> list[torch.Tensor]:
+        units = [found for found in (unit() for unit in self._units) if found is not None]
+        return [gradient for unit in units for gradient in gradients_kept_apart(unit)]
 
     def _still_there(self, grads: list[torch.Tensor]) -> torch.Tensor | float:
         """0 where zero_grad(set_to_none=False) has cleared the gradients since; decided on the device."""

@@ -9,9 +9,11 @@ import torch
 import torch._dynamo  # an optimizer loads it, and it sets an environment variable: not inside a test
 from torch import nn
 
+import dist_train as dt
 from dist_train.config.load import load_text
 from dist_train.config.schema import ParameterGroup
 from dist_train.errors import ConfigError
+from dist_train.testing import run_ranks
 from dist_train.trainer.parameter_groups import check_group_options, grouped
 
 
@@ -89,3 +91,27 @@ trainer: {epochs: 1}
 """
     with pytest.raises(ConfigError, match=text):
         load_text(config, "run.yaml", [f"parameter_groups={groups}"])
+
+
+class Listed(nn.Module):
+    """Its units are layers of a class that others are of, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.LayerNorm(4)])
+        self.head = nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.ones(2))
+
+
+def groups_of_classes(strategy: str) -> list[list[str]]:
+    with dt.init(device="cpu", timeout_s=20):
+        net = dt.unwrap(dt.prepare(Listed(), strategy))
+        return names(grouped(net, [group(modules=["Linear"]), group(modules=["Listed", "*Norm*"])]), net)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_classes_have_the_names_of_the_program_under_every_strategy(strategy: str) -> None:
+    linear = ["layers.0.weight", "layers.0.bias", "head.weight", "head.bias"]
+    others = ["scale", "layers.1.weight", "layers.1.bias"]
+    assert run_ranks(groups_of_classes, 2, args=(strategy,)) == [[linear, others]] * 2
