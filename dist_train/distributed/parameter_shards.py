@@ -36,7 +36,8 @@ def number_of_parts(tensor: Tensor) -> int:
         return 1
     parts = 1
     for dimension, placement in enumerate(tensor.placements):
-        if placement.is_shard():
+        # Not is_shard(): torch's strided shards are none of its Shard.
+        if not placement.is_replicate():
             parts *= tensor.device_mesh.size(dimension)
     return parts
 

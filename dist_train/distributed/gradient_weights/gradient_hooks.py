@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dist_train.distributed.parameter_shards import (
     accumulating_parameters,
     exchange_device,
+    is_sharded,
     own_part,
     sharded_modules,
 )
@@ -50,7 +51,7 @@ class ModuleGradients:
         # DDP exchanges the gradients of one backward pass after each forward pass of the wrapper.
         self._counted = isinstance(module, DistributedDataParallel) and not module.static_graph
         self._version = -1
-        self.is_sharded = any(own is not whole for own, whole in pairs)
+        self.is_sharded = any(own is not whole or is_sharded(own) for own, whole in pairs)
         # Not the modules themselves: they would never be freed.
         self._units = [weakref.ref(unit) for unit in sharded_modules(module)]
         self._factor = factor
