@@ -29,6 +29,7 @@ class ByteTransformer(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        self.features_per_head = width // heads
         self.embedding = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
@@ -51,9 +52,8 @@ class ByteTransformer(nn.Module):
 
     def tensor_parallel_plan(self) -> dict[str, dict[str, object] | str]:
         """Name the layers that strategy `tensor_parallel` cuts: attention by heads, and the hidden layer."""
-        head = self.embedding.embedding_dim // self.blocks[0].heads if len(self.blocks) else 1
         return {
-            "blocks.*.qkv": {"style": "fused_colwise", "parts": 3, "block": head},
+            "blocks.*.qkv": {"style": "fused_colwise", "parts": 3, "block": self.features_per_head},
             "blocks.*.out": "rowwise",
             "blocks.*.mlp.1": "colwise",
             "blocks.*.mlp.3": "rowwise",

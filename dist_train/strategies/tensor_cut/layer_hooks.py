@@ -57,8 +57,8 @@ class OwnParts:
 def hook_layer(layer: CutLayer, group: TensorGroup) -> None:
     """Add the exchanges that a layer's style needs before and after its forward pass."""
     module, style = layer.module, layer.style.style
-    if style == "embedding":
-        _hook_embedding(module, group)
+    if isinstance(module, nn.Embedding):
+        _hook_embedding(module, module.num_embeddings // group.size, group)
         return
     if style == "rowwise":
         _hook_rowwise(module, group)
@@ -96,12 +96,11 @@ def _hook_rowwise(module: nn.Module, group: TensorGroup) -> None:
     module.register_forward_hook(end, always_call=True)
 
 
-def _hook_embedding(module: nn.Module, group: TensorGroup) -> None:
+def _hook_embedding(module: nn.Module, rows: int, group: TensorGroup) -> None:
     """Each rank looks up the rows that it has, and gives zeros for the others'."""
     outside: list[Tensor] = []
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        rows = module.weight.shape[0]
         local = args[0] - group.rank * rows
         # An index that no rank has must be an error, as it is without a cut.
         wrong = (args[0] < 0) | (args[0] >= rows * group.size)

@@ -51,7 +51,7 @@ class _Same(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.group.sum(gradient), None
 
@@ -64,7 +64,7 @@ class _Sum(torch.autograd.Function):
         return group.sum(tensor)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
@@ -78,7 +78,7 @@ class _Join(torch.autograd.Function):
         return group.join(tensor)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient.narrow(-1, ctx.group.rank * ctx.own, ctx.own), None
 
