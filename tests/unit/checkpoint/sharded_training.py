@@ -47,6 +47,7 @@ LAYOUTS = (
     Layout("fsdp", 4, {"units": ["Block", "head"]}),
     Layout("hsdp", 4),
     Layout("tensor_parallel", 2),
+    Layout("fsdp_tensor_parallel", 4),
 )
 
 
@@ -59,14 +60,14 @@ class Block(nn.Module):
         self.up = nn.Linear(6, 10)
         self.down = nn.Linear(10, 6)
         self.up.bias.requires_grad_(False)
-        # Two layers in one weight.
-        self.gated = nn.Linear(6, 8)
+        # Three layers in one weight.
+        self.gated = nn.Linear(6, 12)
         self.closed = nn.Linear(4, 6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.down(functional.dropout(torch.tanh(self.up(self.norm(x))), 0.2))
-        gate, value = self.gated(x).chunk(2, dim=-1)
-        out: torch.Tensor = x + self.closed(torch.tanh(gate) * value)
+        gate, value, more = self.gated(x).chunk(3, dim=-1)
+        out: torch.Tensor = x + self.closed(torch.tanh(gate) * value + more)
         return out
 
 
@@ -95,7 +96,7 @@ class Model(nn.Module):
     def tensor_parallel_plan(self) -> dict[str, str]:
         """What tensor parallelism cuts."""
         rowwise = {"blocks.*.down": "rowwise", "blocks.*.closed": "rowwise"}
-        return {"blocks.*.up": "colwise", "blocks.*.gated": "fused_colwise:2", **rowwise}
+        return {"blocks.*.up": "colwise", "blocks.*.gated": "fused_colwise:3", **rowwise}
 
 
 def make(layout: Layout, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
