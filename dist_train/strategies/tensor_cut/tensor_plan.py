@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def _layers(model: nn.Module, plan: Plan) -> Iterator[CutLayer]:
 
 def _no_layer(model: nn.Module, pattern: str) -> ConfigError:
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
-    near = nearest(pattern, names)
+    # As a pattern: `blocks.*.up`, and not the layer of one block.
+    near = nearest(pattern, [re.sub(r"\.\d+(?=\.)", ".*", name) for name in names])
     listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
     return ConfigError(
         f"plan: '{pattern}' names no module of {type(model).__name__}",
@@ -168,7 +170,7 @@ def _refuse_uneven(
     name: str, shape: tuple[int, ...], style: LayerStyle, cut: ParameterCut, size: int
 ) -> None:
     length = shape[cut.dim]
-    of_what = f"in {cut.parts} fused layers " if cut.parts > 1 else ""
+    of_what = f" in {cut.parts} fused layers" if cut.parts > 1 else ""
     if length % cut.parts:
         raise ConfigError(
             f"plan: '{name}' {shape} has {length} rows, which are not {cut.parts} layers of equally many",
@@ -180,10 +182,8 @@ def _refuse_uneven(
         what = "rows" if cut.dim == _ROWS else "columns"
         heads = each // style.block if style.block > 1 and each % style.block == 0 else None
         raise ConfigError(
-            f"plan: {style.style} cuts '{name}' {shape}: {each} {what} {of_what}{blocks}"
-            f"{f' ({heads} of them)' if heads else ''} cannot be shared evenly by {size} ranks".replace(
-                " ,", ","
-            ),
+            f"plan: {style.style} cuts '{name}' {shape}: {each} {what}{of_what}{blocks}"
+            f"{f' ({heads} of them)' if heads else ''} cannot be shared evenly by {size} ranks",
             hint="choose a size of the tensor group that divides them, or leave the layer out of the plan",
         )
 
