@@ -23,11 +23,14 @@ from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import take_rank_zero_weights
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import WHOLE_ACTIVATIONS, with_parts
+from dist_train.strategies.tensor_cut.tensor_memory import with_parts
 from dist_train.strategies.tensor_cut.tensor_plan import CutPlan, describe_plan, plan_cuts
 from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
 
 logger = logging.getLogger(__name__)
+
+# A plan names modules: whether it can work is known from the model alone, before ranks are started.
+NEEDS_MODEL = True
 
 _SHARD, _TENSOR = "shard", "tensor"
 
@@ -102,10 +105,13 @@ class FsdpTensorParallel(ShardedStrategy):
         assert isinstance(options, FsdpTensorParallelOptions)
         with with_parts(model, plan):
             found = self.sharded_memory(options, model, world_size // options.tensor, accumulate)
-        return [
-            replace(one, rank=one.rank * options.tensor, notes=(*one.notes, WHOLE_ACTIVATIONS))
-            for one in found
-        ]
+        return [replace(one, rank=one.rank * options.tensor) for one in found]
+
+    def as_on_a_rank(
+        self, options: StrategyOptions, model: nn.Module, world_size: int
+    ) -> AbstractContextManager[None]:
+        """Let the model, on meta, be what one rank computes with."""
+        return with_parts(model, self.plan(model, options, world_size))
 
 
 STRATEGY = FsdpTensorParallel()

@@ -17,12 +17,15 @@ from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import tensor_memory
+from dist_train.strategies.tensor_cut.tensor_memory import tensor_memory, with_parts
 from dist_train.strategies.tensor_cut.tensor_plan import CutPlan, describe_plan, plan_cuts
 from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
+
+# A plan names modules: whether it can work is known from the model alone, before ranks are started.
+NEEDS_MODEL = True
 
 
 class TensorParallelOptions(StrategyOptions):
@@ -76,6 +79,12 @@ class TensorParallel:
     ) -> list[RankMemory]:
         """Its parts, and all of what is not cut."""
         return [tensor_memory(model, self.plan(model, options, world_size))]
+
+    def as_on_a_rank(
+        self, options: StrategyOptions, model: nn.Module, world_size: int
+    ) -> AbstractContextManager[None]:
+        """Let the model, on meta, be what one rank computes with."""
+        return with_parts(model, self.plan(model, options, world_size))
 
     def unwrap(self, module: nn.Module) -> nn.Module:
         return unwrap(module)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup, joined, summed, to_all
@@ -54,25 +55,24 @@ class OwnParts:
                 owner.__dict__.pop(name, None)
 
 
-def hook_layer(layer: CutLayer, group: TensorGroup) -> None:
-    """Add the exchanges that a layer's style needs before and after its forward pass."""
+def hook_layer(layer: CutLayer, group: TensorGroup) -> list[RemovableHandle]:
+    """Add the exchanges that a layer's style needs before and after its forward pass; return the hooks."""
     module, style = layer.module, layer.style.style
     if isinstance(module, nn.Embedding):
-        _hook_embedding(module, module.num_embeddings // group.size, group)
-        return
+        return _hook_embedding(module, module.num_embeddings // group.size, group)
     if style == "rowwise":
-        _hook_rowwise(module, group)
-        return
+        return _hook_rowwise(module, group)
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (to_all(args[0], group), *args[1:])
 
-    module.register_forward_pre_hook(before)
+    hooks = [module.register_forward_pre_hook(before)]
     if style == "colwise_gathered":
-        module.register_forward_hook(lambda module, args, output: joined(output, group))
+        hooks.append(module.register_forward_hook(lambda module, args, output: joined(output, group)))
+    return hooks
 
 
-def _hook_rowwise(module: nn.Module, group: TensorGroup) -> None:
+def _hook_rowwise(module: nn.Module, group: TensorGroup) -> list[RemovableHandle]:
     """Each rank multiplies its own features; the bias comes once, after the sum."""
     kept: list[Any] = []
 
@@ -91,12 +91,14 @@ def _hook_rowwise(module: nn.Module, group: TensorGroup) -> None:
         if bias is not None and not isinstance(bias, nn.Parameter):
             module.__dict__["bias"] = bias
 
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after)
-    module.register_forward_hook(end, always_call=True)
+    return [
+        module.register_forward_pre_hook(before),
+        module.register_forward_hook(after),
+        module.register_forward_hook(end, always_call=True),
+    ]
 
 
-def _hook_embedding(module: nn.Module, rows: int, group: TensorGroup) -> None:
+def _hook_embedding(module: nn.Module, rows: int, group: TensorGroup) -> list[RemovableHandle]:
     """Each rank looks up the rows that it has, and gives zeros for the others'."""
     outside: list[Tensor] = []
 
@@ -111,6 +113,8 @@ def _hook_embedding(module: nn.Module, rows: int, group: TensorGroup) -> None:
     def after(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return summed(output.masked_fill(outside[-1].unsqueeze(-1), 0.0), group)
 
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after)
-    module.register_forward_hook(lambda module, args, output: outside.clear(), always_call=True)
+    return [
+        module.register_forward_pre_hook(before),
+        module.register_forward_hook(after),
+        module.register_forward_hook(lambda module, args, output: outside.clear(), always_call=True),
+    ]

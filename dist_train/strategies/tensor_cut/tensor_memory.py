@@ -10,12 +10,9 @@ import torch
 from torch import nn
 
 from dist_train.strategies.rank_memory import RankMemory
+from dist_train.strategies.tensor_cut.layer_hooks import hook_layer
+from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
 from dist_train.strategies.tensor_cut.tensor_plan import CutPlan
-
-WHOLE_ACTIVATIONS = (
-    "activations: as of one rank alone; of what lies between a colwise and a rowwise layer a rank keeps its "
-    "part only"
-)
 
 
 def shapes_of_parts(model: nn.Module, plan: CutPlan) -> dict[str, tuple[int, ...]]:
@@ -32,13 +29,16 @@ def tensor_memory(model: nn.Module, plan: CutPlan) -> RankMemory:
         shapes=shapes,
         parameters=_bytes(parameters, shapes, parameters),
         gradients=_bytes(parameters, shapes, [name for name, p in parameters.items() if p.requires_grad]),
-        notes=(WHOLE_ACTIVATIONS,),
     )
 
 
 @contextmanager
 def with_parts(model: nn.Module, plan: CutPlan) -> Iterator[None]:
-    """While it lasts, the parameters have the shapes of this rank's parts, and no values (meta)."""
+    """Let the model be what one rank of a group computes with, without values (meta) and other ranks.
+
+    Its parameters have the shapes of the first rank's parts, and a forward pass gives results of the shapes
+    that a rank gets.
+    """
     made: dict[int, nn.Parameter] = {}
     slots = [
         (owner, name, parameter)
@@ -51,9 +51,13 @@ def with_parts(model: nn.Module, plan: CutPlan) -> Iterator[None]:
             empty = torch.empty(_shape(parameter, plan), dtype=parameter.dtype, device="meta")
             made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
         owner._parameters[name] = made[id(parameter)]
+    alone = TensorGroup(0, plan.size, None)
+    hooks = [hook for layer in plan.layers for hook in hook_layer(layer, alone)]
     try:
         yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for owner, name, parameter in slots:
             owner._parameters[name] = parameter
 
