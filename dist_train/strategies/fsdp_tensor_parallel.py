@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from pydantic import Field
@@ -83,7 +84,7 @@ class FsdpTensorParallel(ShardedStrategy):
         mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
         cutter = ModelCutter(plan, mesh[_TENSOR], run.device)
         shard_units(model, units, run, options, mesh[_SHARD], before=cutter.cut)
-        check_first_forward(model, cutter.group)
+        check_first_forward(model, cutter.group, cutter.mode)
         if run.is_main:
             logger.info("layers cut over %d ranks each: %s", options.tensor, describe_plan(plan))
         return model

@@ -60,7 +60,7 @@ class TensorParallel:
         cutter.cut(model)
         for buffer in model.buffers():
             buffer.data = buffer.data.to(run.device)
-        check_first_forward(model, cutter.group)
+        check_first_forward(model, cutter.group, cutter.mode)
         if run.is_main:
             logger.info("layers cut over %d ranks: %s", run.world_size, describe_plan(plan))
         return model

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from dist_train.strategies.tensor_cut.layer_hooks import OwnParts, Slot, hook_layer
+from dist_train.strategies.tensor_cut.layer_hooks import LayerMode, OwnParts, Slot, hook_layer
 from dist_train.strategies.tensor_cut.parameter_cuts import ParameterCut
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
 from dist_train.strategies.tensor_cut.tensor_plan import CutPlan
@@ -28,11 +28,15 @@ class ModelCutter:
         plan: of the whole model.
         mesh: of this rank's tensor group, one dimension.
         device: where the parts go.
+
+    Attributes:
+        mode: of all its layers.
     """
 
     def __init__(self, plan: CutPlan, mesh: DeviceMesh, device: torch.device) -> None:
         self._plan, self._mesh, self._device = plan, mesh, device
         self._group = TensorGroup(mesh.get_local_rank(), plan.size, mesh.get_group())
+        self.mode = LayerMode()
         self._made: dict[int, nn.Parameter] = {}
         self._done: set[int] = set()
 
@@ -57,9 +61,9 @@ class ModelCutter:
                 if parameter is not None:
                     setattr(owner, name, self._parted(parameter))
             if id(owner) in layers:
-                OwnParts(cut).watch(owner)
-                hook_layer(layers[id(owner)], self._group)
-        OwnParts(whole).watch(module)
+                OwnParts(cut, self.mode).watch(owner)
+                hook_layer(layers[id(owner)], self._group, self.mode)
+        OwnParts(whole, self.mode).watch(module)
 
     def _parted(self, parameter: nn.Parameter) -> nn.Parameter:
         if id(parameter) not in self._made:

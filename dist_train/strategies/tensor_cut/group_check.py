@@ -1,7 +1,8 @@
-"""Refuse ranks of one tensor group that have unlike samples or random numbers, at their first forward pass.
+"""Before the first training step: do the ranks of a tensor group compute what one rank would?
 
-They compute every sample together: with unlike ones each result would be a mixture of several samples, and
-nothing would fail.
+They compute every sample together: with unlike samples or random numbers, or a plan that cuts a fused weight
+as one layer, results would be wrong and nothing would fail. So the first forward pass that trains compares
+inputs and outputs over the group, and runs once more with whole layers, gathered one by one, without dropout.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from dist_train.distributed.parameter_shards import exchange_device
 from dist_train.distributed.pytree import map_tensors
 from dist_train.errors import UsageError
+from dist_train.strategies.tensor_cut.layer_hooks import LayerMode
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
+from dist_train.strategies.tensor_cut.whole_layers import compare_with_whole_layers
 from dist_train.strategies.warmup import trained_tensors
 
 # Relative; equal values give equal sums, but for kernels that add up in another order at each call.
@@ -35,14 +38,14 @@ _OUTPUTS = (
 )
 
 
-def check_first_forward(model: nn.Module, group: TensorGroup) -> None:
-    """Compare inputs and outputs of the first forward pass that trains (collective in the group)."""
-    _FirstForward(group).watch(model)
+def check_first_forward(model: nn.Module, group: TensorGroup, mode: LayerMode) -> None:
+    """Compare inputs, results and outputs of the first forward pass that trains (collective in the group)."""
+    _FirstForward(group, mode).watch(model)
 
 
 class _FirstForward:
-    def __init__(self, group: TensorGroup) -> None:
-        self._group = group
+    def __init__(self, group: TensorGroup, mode: LayerMode) -> None:
+        self._group, self._mode = group, mode
         self._handles: list[Any] = []
         self._began = False
 
@@ -58,6 +61,7 @@ class _FirstForward:
             found: list[Tensor] = []
             map_tensors([list(args), dict(kwargs)], lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
             self._compare(found, _INPUTS)
+            self._compare_with_whole_layers(module, args, kwargs)
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._began:
@@ -65,6 +69,18 @@ class _FirstForward:
         for handle in self._handles:
             handle.remove()
         self._compare(trained_tensors(output), _OUTPUTS)
+
+    def _compare_with_whole_layers(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        found = compare_with_whole_layers(module, args, kwargs, self._group, self._mode)
+        if found is not None:
+            raise UsageError(
+                f"the plan does not compute what {type(module).__name__} computes whole: in the first "
+                f"training step {found.where} is {found.error:.0%} of its size away from it on this rank",
+                cause="several fused layers (query, key and value) that are cut as one, or something between "
+                "a colwise and a rowwise layer that needs all features (a norm, a softmax)",
+                hint="'fused_colwise:3' cuts each of three fused layers by itself; leave layers out of the "
+                "plan whose features are needed together",
+            )
 
     def _compare(self, tensors: list[Tensor], said: tuple[str, str, str]) -> None:
         found = _fingerprint(tensors)

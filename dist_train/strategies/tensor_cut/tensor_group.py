@@ -10,6 +10,8 @@ import torch.distributed as torch_dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dist_train.distributed.parameter_shards import exchange_device
+
 
 @dataclass(frozen=True)
 class TensorGroup:
@@ -31,6 +33,15 @@ class TensorGroup:
         if self.group is not None:
             torch_dist.all_reduce(total, group=self.group)
         return total
+
+    def any(self, here: bool) -> bool:
+        """Whether something is so on any rank of the group (collective)."""
+        if self.group is None:
+            return here
+        found = torch.tensor([float(here)])
+        found = found.to(exchange_device(found.device))
+        torch_dist.all_reduce(found, torch_dist.ReduceOp.MAX, group=self.group)
+        return bool(found.item())
 
     def join(self, tensor: Tensor) -> Tensor:
         """Put the ranks' last dimensions one after the other."""

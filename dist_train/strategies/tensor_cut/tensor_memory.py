@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dist_train.strategies.rank_memory import RankMemory
-from dist_train.strategies.tensor_cut.layer_hooks import hook_layer
+from dist_train.strategies.tensor_cut.layer_hooks import LayerMode, hook_layer
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
 from dist_train.strategies.tensor_cut.tensor_plan import CutPlan
 
@@ -52,7 +52,7 @@ def with_parts(model: nn.Module, plan: CutPlan) -> Iterator[None]:
             made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
         owner._parameters[name] = made[id(parameter)]
     alone = TensorGroup(0, plan.size, None)
-    hooks = [hook for layer in plan.layers for hook in hook_layer(layer, alone)]
+    hooks = [hook for layer in plan.layers for hook in hook_layer(layer, alone, LayerMode())]
     try:
         yield
     finally:

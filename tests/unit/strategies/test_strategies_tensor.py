@@ -172,6 +172,51 @@ def test_ranks_of_a_group_with_unlike_samples_or_seeds_are_refused_before_the_fi
         assert plant == "nothing" or "run.place.data_rank" in found or "dt.init(seed" in found
 
 
+class _Fused(nn.Module):
+    """Two layers in one weight, which a view separates; the layer after them begins with zeros."""
+
+    def __init__(self, normed: bool = False) -> None:
+        super().__init__()
+        self.gated, self.down, self.normed = nn.Linear(6, 24), nn.Linear(12, 6), normed
+        nn.init.zeros_(self.down.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, value = self.gated(x).unflatten(-1, (2, -1)).unbind(-2)
+        hidden = gate.tanh() * value
+        if self.normed:
+            hidden = hidden / hidden.norm(dim=-1, keepdim=True)
+        return x + self.down(hidden)
+
+
+def wrong_plan(strategy: str, style: str, normed: bool) -> str:
+    with dt.init(device="cpu", seed=0, timeout_s=20):
+        torch.manual_seed(0)
+        model = dt.prepare(_Fused(normed), strategy, plan={"gated": style, "down": "rowwise"})
+        try:
+            model(torch.randn(5, 6, generator=torch.Generator().manual_seed(1))).sum().backward()
+        except UsageError as error:
+            return f"{error} {error.hint}"
+        return "trained"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("strategy", "ranks", "tensor", "shard"), BOTH)
+@pytest.mark.parametrize(
+    ("style", "normed", "said"),
+    [
+        ("fused_colwise:2", False, "trained"),
+        ("colwise", False, "'down'"),
+        ("fused_colwise:2", True, "'down'"),
+    ],
+)
+def test_a_plan_that_computes_something_else_is_refused_before_the_first_step(
+    strategy: str, ranks: int, tensor: int, shard: int, style: str, normed: bool, said: str
+) -> None:
+    for found in run_ranks(wrong_plan, ranks, args=(strategy, style, normed)):
+        assert said in found
+        assert said == "trained" or "the plan does not compute what" in found
+
+
 def test_ranks_of_a_group_have_one_share_of_the_data() -> None:
     strategy = load_strategy("fsdp_tensor_parallel")
     places = places_of(strategy, strategy.Options(tensor=2), 4)
