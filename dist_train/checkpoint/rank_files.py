@@ -18,7 +18,7 @@ from dist_train.checkpoint.format.hashing import Digested, digest_of_parts, dige
 from dist_train.checkpoint.format.layout import TENSOR_FILE, blocks_name
 from dist_train.checkpoint.format.manifest import FileEntry
 from dist_train.checkpoint.format.tensor_bytes import dtype_name, host
-from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
+from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry, part_name
 from dist_train.checkpoint.format.tensor_file import PREFIX, TensorFile
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.errors import CheckpointError
@@ -129,18 +129,18 @@ class WrittenFiles:
         files: their entries.
         tensors: manifest key -> entry, of the whole tensors in them.
         digests: manifest key -> digest, of the same.
-        parts: manifest key -> this rank's part of a sharded tensor.
+        parts: manifest key -> this rank's parts of a sharded tensor.
     """
 
     files: tuple[FileEntry, ...]
     tensors: Mapping[str, TensorEntry]
     digests: Mapping[str, Digested]
-    parts: Mapping[str, WrittenPart]
+    parts: Mapping[str, Sequence[WrittenPart]]
 
     def to_bytes(self) -> bytes:
         """Return what rank 0 gets."""
         tensors = {key: [entry, self.digests[key].digest.hex()] for key, entry in self.tensors.items()}
-        parts = {key: [*part[:3], part.digest.hex()] for key, part in self.parts.items()}
+        parts = {key: [[*one[:3], one.digest.hex()] for one in some] for key, some in self.parts.items()}
         return json.dumps([[file.model_dump() for file in self.files], tensors, parts]).encode()
 
     @classmethod
@@ -152,8 +152,11 @@ class WrittenFiles:
             tensors[key] = TensorEntry(dtype, shape, [Shard(*shard) for shard in shards], digest)
             digests[key] = Digested(dtype, shape, bytes.fromhex(own))
         parts = {
-            key: WrittenPart(dtype, shape, Shard(*shard), bytes.fromhex(digest))
-            for key, (dtype, shape, shard, digest) in cut.items()
+            key: [
+                WrittenPart(dtype, shape, Shard(*shard), bytes.fromhex(digest))
+                for dtype, shape, shard, digest in some
+            ]
+            for key, some in cut.items()
         }
         return cls(tuple(FileEntry.model_validate(file) for file in files), tensors, digests, parts)
 
@@ -213,7 +216,7 @@ def write_own_files(
     staging: str,
     rank: int,
     tensors: Mapping[str, torch.Tensor],
-    parts: Mapping[str, PartToWrite],
+    parts: Mapping[str, Sequence[PartToWrite]],
     threads: HashThreads,
 ) -> WrittenFiles:
     """Write what one rank holds: its own state, and its parts of sharded tensors.
@@ -223,11 +226,15 @@ def write_own_files(
         staging: what rank 0 has created there.
         rank: this one.
         tensors: manifest key -> tensor.
-        parts: manifest key -> part.
+        parts: manifest key -> parts.
         threads: hash what is written next.
     """
     on_host = {key: host(tensor) for key, tensor in tensors.items()}
-    cut = {key: host(part.values) for key, part in parts.items()}
+    cut = {
+        part_name(key, number): host(part.values)
+        for key, some in parts.items()
+        for number, part in enumerate(some)
+    }
     files = plan_files(on_host, byte_views(on_host))
     files_of_parts = plan_files(cut, byte_views(cut), of_rank=rank)
     written = [write_file(storage, staging, file, threads) for file in (*files, *files_of_parts)]
@@ -238,13 +245,16 @@ def write_own_files(
         place(files, on_host, {}),
         digested(on_host, digests),
         {
-            key: WrittenPart(
-                dtype_name(part.values.dtype),
-                [*part.shape],
-                Shard(file_of[key], [*part.box.offset], [*part.box.shape]),
-                digests[key],
-            )
-            for key, part in parts.items()
+            key: [
+                WrittenPart(
+                    dtype_name(part.values.dtype),
+                    [*part.shape],
+                    Shard(file_of[part_name(key, number)], [*part.box.offset], [*part.box.shape]),
+                    digests[part_name(key, number)],
+                )
+                for number, part in enumerate(some)
+            ]
+            for key, some in parts.items()
         },
     )
 

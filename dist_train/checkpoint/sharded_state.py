@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dist_train.checkpoint.agreement import on_every_rank
 from dist_train.checkpoint.format.checkpoint_errors import ReplicaMismatch
 from dist_train.checkpoint.rank_files import PartToWrite
@@ -24,12 +26,12 @@ class ShardedState:
     """What this rank writes of the tensors that are spread over ranks.
 
     Args:
-        parts: manifest key -> part.
+        parts: manifest key -> parts: fused layers that are cut by themselves give several.
         bytes_of_ranks: of what each rank writes; None where a rank writes nothing.
         facts: what the manifest says of them.
     """
 
-    parts: Mapping[str, PartToWrite] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[PartToWrite]] = field(default_factory=dict)
     bytes_of_ranks: tuple[int | None, ...] = ()
     facts: ShardFacts = field(default_factory=ShardFacts)
 
@@ -47,7 +49,7 @@ def share_out(control: Control, step: int, collected: CollectedState) -> Sharded
     parts, non_finite = on_every_rank(control, lambda: _own_part(collected, layout))
     weights = sorted({key for key in collected.weights.values() if key in tensors})
     digests = digest_whole(control, layout, tensors, weights)
-    count = sum(part.values.nbytes for part in parts.values()) if parts else None
+    count = sum(part.values.nbytes for some in parts.values() for part in some) if parts else None
     rows: list[Any] = control.all_gather([count, [*non_finite]])
     found = tuple(sorted({name for _, names in rows for name in names}))
     return ShardedState(parts, tuple(count for count, _ in rows), ShardFacts(digests, found))
@@ -55,14 +57,17 @@ def share_out(control: Control, step: int, collected: CollectedState) -> Sharded
 
 def _own_part(
     collected: CollectedState, layout: ShardLayout
-) -> tuple[dict[str, PartToWrite], tuple[str, ...]]:
-    parts = {
-        key: PartToWrite(tensor.shape, box, values)
-        for key, tensor in collected.sharded_tensors.items()
-        for box, values in tensor.parts
-        if layout.is_written_here(key, box)
+) -> tuple[dict[str, list[PartToWrite]], tuple[str, ...]]:
+    parts: dict[str, list[PartToWrite]] = {}
+    for key, tensor in collected.sharded_tensors.items():
+        for box, values in tensor.parts:
+            if layout.is_written_here(key, box):
+                parts.setdefault(key, []).append(PartToWrite(tensor.shape, box, values))
+    values_of = {
+        key: some[0].values if len(some) == 1 else torch.cat([part.values.reshape(-1) for part in some])
+        for key, some in parts.items()
     }
-    return parts, parts_not_finite(collected, {key: part.values for key, part in parts.items()})
+    return parts, parts_not_finite(collected, values_of)
 
 
 def refuse_unlike_sharding(step: int, sharded: Sequence[JsonValue]) -> bool:

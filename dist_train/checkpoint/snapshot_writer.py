@@ -111,8 +111,8 @@ class StagedCheckpoint:
             entries += other.files
             placed |= other.tensors
             digests |= other.digests
-            for key, part in other.parts.items():
-                parts[key].append(part)
+            for key, some in other.parts.items():
+                parts[key] += some
         for key, of_ranks in parts.items():
             placed[key], digests[key] = join_parts(key, of_ranks, snapshot.whole_digests.get(key))
         return snapshot.manifest(placed, entries, digests).sealed_bytes()

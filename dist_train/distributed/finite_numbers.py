@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from dist_train.distributed.parameter_shards import cuts_layers, norm_over_ranks
+
 
 def gradient_number(parameters: Iterable[nn.Parameter]) -> Tensor:
     """A number that is not finite if any element of the gradients is not; on the device."""
@@ -23,6 +25,9 @@ def _number(tensors: list[Tensor]) -> Tensor:
     if sums:
         return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
     dense = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]
+    if any(cuts_layers(one) for one in dense):
+        # torch would reduce over one dimension of the mesh after the other, with unlike bits on the ranks.
+        return norm_over_ranks(dense)
     # On a GPU many tensors are one kernel. (The largest absolute value cannot overflow, but takes longer.)
     norms = [_of_half(one) if one.dtype == torch.float16 else one for one in dense]
     return on_one_rank(torch.nn.utils.get_total_norm(norms))

@@ -7,7 +7,7 @@ no such parameter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
@@ -36,9 +36,15 @@ def number_of_parts(tensor: Tensor) -> int:
         return 1
     parts = 1
     for dimension, placement in enumerate(tensor.placements):
-        if placement.is_shard():
+        # Not is_shard(): torch's strided shards are none of its Shard.
+        if not placement.is_replicate():
             parts *= tensor.device_mesh.size(dimension)
     return parts
+
+
+def cuts_layers(tensor: Tensor) -> bool:
+    """Whether a tensor is spread over a mesh whose ranks compute samples together (tensor parallelism)."""
+    return is_sharded(tensor) and "tensor" in (tensor.device_mesh.mesh_dim_names or ())
 
 
 def sharded_modules(module: nn.Module) -> list[FSDPModule]:
@@ -124,13 +130,19 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     torch's clip_grad_norm_ refuses parameters of unlike meshes, and counts what is replicated on some of them
     wrongly (https://github.com/pytorch/pytorch/issues/180346).
     """
+    return norm_over_ranks([parameter.grad for parameter in parameters if parameter.grad is not None])
+
+
+@torch.no_grad()
+def norm_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all these tensors over all ranks, float64, each element counted once (collective)."""
     world_size = torch_dist.get_world_size() if torch_dist.is_initialized() else 1
-    gradients = [(number_of_parts(p), own_part(p.grad)) for p in parameters if p.grad is not None]
-    here = gradients[0][1].device if gradients else torch.device("cpu")
+    held = [(number_of_parts(tensor), own_part(tensor)) for tensor in tensors]
+    here = held[0][1].device if held else torch.device("cpu")
     total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
-    for parts, gradient in gradients:
+    for parts, own in held:
         # Replicas on the world, which a mesh of one dimension of it does not know.
-        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+        norm = torch.linalg.vector_norm(own, dtype=torch.float64)
         total += norm.pow(2).to(total.device) * (parts / world_size)
     if world_size > 1:
         torch_dist.all_reduce(total)

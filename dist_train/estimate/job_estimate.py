@@ -17,7 +17,7 @@ from dist_train.estimate.candidate_sizes import (
 from dist_train.estimate.measured_parts import MeasuredParts
 from dist_train.estimate.rank_total import RankTotal, rank_total
 from dist_train.estimate.shape_model import make_shape_model
-from dist_train.strategies.rank_memory import RankMemory, bytes_of, memory_of
+from dist_train.strategies.rank_memory import RankMemory, as_on_a_rank, bytes_of, memory_of
 from dist_train.trainer.pretrained import unstarted
 
 # What stays free for the CUDA context, NCCL's buffers and gaps between blocks.
@@ -106,9 +106,10 @@ class JobEstimate:
         micro = max(1, -(-self.config.data.batch_size // (candidate.data_size * accumulate)))
         fitted = candidate.fitted
         held = memory_of(fitted.strategy, fitted.options, self.parts.model, candidate.world_size, accumulate)
-        totals = [rank_total(self.parts, one, None, accumulate, self._on_gpu) for one in held]
-        if memory is None or max(total.peak for total in totals) <= memory * FITTING_PART:
-            totals = [rank_total(self.parts, one, micro, accumulate, self._on_gpu) for one in held]
+        with as_on_a_rank(fitted.strategy, fitted.options, self.parts.model, candidate.world_size):
+            totals = [rank_total(self.parts, one, None, accumulate, self._on_gpu) for one in held]
+            if memory is None or max(total.peak for total in totals) <= memory * FITTING_PART:
+                totals = [rank_total(self.parts, one, micro, accumulate, self._on_gpu) for one in held]
         notes = [*held[0].notes]
         state = self.parts.optimizer(held[0].shapes)
         if state.bytes is not None and not state.exact and self._is_cut(held[0]):

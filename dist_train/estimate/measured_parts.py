@@ -36,7 +36,7 @@ class MeasuredParts:
         self._state = OptimizerState(config, shaped.model)
         if self._state.note is not None:
             self.notes[f"optimizer: {self._state.note}"] = None
-        self._activations: dict[tuple[int, str | None], ActivationMemory | None] = {}
+        self._activations: dict[tuple[int, str | None, int], ActivationMemory | None] = {}
         self._batches: SampleBatches | None = None
         self._line: tuple[ActivationMemory, ActivationMemory] | None = None
         self._no_activations = False
@@ -52,8 +52,12 @@ class MeasuredParts:
         return self._state.memory(shapes)
 
     def activations(self, samples: int, compute_dtype: str | None) -> ActivationMemory | None:
-        """Those of a micro-batch of so many samples; None where they could not be found (a note says why)."""
-        key = (samples, compute_dtype)
+        """Those of a micro-batch of so many samples; None where they could not be found (a note says why).
+
+        They are of the model as it is at this moment: a strategy may have given it the shapes of one rank.
+        """
+        shapes = hash(tuple(tuple(parameter.shape) for parameter in self.model.parameters()))
+        key = (samples, compute_dtype, shapes)
         if key not in self._activations:
             self._activations[key] = None if self._no_activations else self._measured(samples, compute_dtype)
         return self._activations[key]

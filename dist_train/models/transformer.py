@@ -29,6 +29,7 @@ class ByteTransformer(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        self.features_per_head = width // heads
         self.embedding = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
@@ -48,6 +49,15 @@ class ByteTransformer(nn.Module):
             x = block(x)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
+
+    def tensor_parallel_plan(self) -> dict[str, dict[str, object] | str]:
+        """Name the layers that strategy `tensor_parallel` cuts: attention by heads, and the hidden layer."""
+        return {
+            "blocks.*.qkv": {"style": "fused_colwise", "parts": 3, "block": self.features_per_head},
+            "blocks.*.out": "rowwise",
+            "blocks.*.mlp.1": "colwise",
+            "blocks.*.mlp.3": "rowwise",
+        }
 
 
 class _Block(nn.Module):
@@ -71,8 +81,9 @@ class _Block(nn.Module):
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
         batch, seq, width = x.shape
         # [batch, seq, 3 * width] -> three of [batch, heads, seq, width / heads]
-        q, k, v = self.qkv(x).view(batch, seq, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        # Under tensor parallelism a rank has some of the heads: their number is what qkv gives.
+        q, k, v = self.qkv(x).view(batch, seq, 3, -1, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = self.attention_dropout if self.training else 0.0
         mixed = scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, seq, width))
+        joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
         return joined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as torch_dist
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -28,7 +28,7 @@ from dist_train.strategies.base import StrategyOptions, place_of
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
 from dist_train.strategies.sharded_memory import ShardPolicy, sharded_memory
-from dist_train.strategies.sharding_units import choose_units, describe_units
+from dist_train.strategies.sharding_units import Unit, choose_units, describe_units
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,14 @@ class ShardedStrategy:
     ) -> list[RankMemory]:
         """What the first and the last rank of a copy hold, by torch's chunks."""
         assert isinstance(options, ShardingOptions)
-        _refuse_unfit(model)
         _, shard = place_of(self, options, 0, world_size).mesh[-1]
+        return self.sharded_memory(options, model, shard, accumulate)
+
+    def sharded_memory(
+        self, options: ShardingOptions, model: nn.Module, shard: int, accumulate: int
+    ) -> list[RankMemory]:
+        """The same for `shard` ranks that hold one copy together."""
+        _refuse_unfit(model)
         policy = ShardPolicy(
             options.reshard_after_forward,
             None if options.param_dtype is None else _DTYPES[options.param_dtype],
@@ -117,13 +123,41 @@ def shard_model(
         ConfigError: it cannot be sharded so; before anything of it is changed.
     """
     names, sizes = zip(*mesh, strict=True)
+    units = fitting_units(model, run, options)
+    take_rank_zero_weights(model, run)
+    device_mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
+    return shard_units(model, units, run, options, device_mesh)
+
+
+def fitting_units(model: nn.Module, run: Run, options: ShardingOptions) -> list[Unit]:
+    """Choose the units, and check everything before anything of the model is changed (collective).
+
+    Raises:
+        ConfigError: the model, the options and the device do not fit together.
+    """
     _refuse_offload_on_cpu(options, run.device.type)
     _refuse_unfit(model)
     units = choose_units(model, options.units, options.unit_parameters)
-    chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
-    take_rank_zero_weights(model, run)
-    device_mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
+    return units
+
+
+def shard_units(
+    model: nn.Module,
+    units: Sequence[Unit],
+    run: Run,
+    options: ShardingOptions,
+    device_mesh: DeviceMesh,
+    before: Callable[[nn.Module], None] = lambda module: None,
+) -> nn.Module:
+    """Shard each unit and then the rest, in place; return the model.
+
+    Args:
+        units: by `fitting_units`.
+        device_mesh: over which parameters are spread.
+        before: called with each unit, and with the model at last, before it is sharded.
+    """
+    chosen = describe_units(units)  # before torch gives them classes of its own
     arguments: dict[str, Any] = {
         "mesh": device_mesh,
         "mp_policy": _precision(options),
@@ -131,7 +165,9 @@ def shard_model(
     }
     inner = {**arguments, "mp_policy": replace(arguments["mp_policy"], output_dtype=None)}
     for unit in units:
+        before(unit.module)
         fully_shard(unit.module, reshard_after_forward=options.reshard_after_forward, **inner)
+    before(model)
     # torch keeps the rest whole between forward and backward, which come one after the other.
     fully_shard(model, reshard_after_forward=None if options.reshard_after_forward else False, **arguments)
     for buffer in model.buffers():
@@ -142,7 +178,8 @@ def shard_model(
     if options.broadcast_buffers and run.world_size > 1:
         model.register_forward_pre_hook(_take_buffers)
     if run.is_main:
-        shown = " x ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
+        names = device_mesh.mesh_dim_names or ()
+        shown = " x ".join(f"{name} {size}" for name, size in zip(names, device_mesh.shape, strict=True))
         logger.info("sharded over %s; units: %s", shown, chosen)
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,20 @@ def memory_of(
             hint="return a list of dist_train.strategies.rank_memory.RankMemory, the largest first",
         )
     return found
+
+
+def as_on_a_rank(
+    strategy: object, options: StrategyOptions, model: nn.Module, world_size: int
+) -> AbstractContextManager[None]:
+    """Let a model, on meta, be what one rank computes with: `as_on_a_rank`, which may be left out.
+
+    Without it every rank computes with whole layers.
+
+    Raises:
+        ConfigError: the model does not fit the strategy.
+    """
+    chosen = getattr(strategy, "as_on_a_rank", None)
+    return nullcontext() if chosen is None else chosen(options, model, world_size)
 
 
 def candidates_of(strategy: object, world_size: int) -> list[dict[str, Any]]:

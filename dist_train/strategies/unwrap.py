@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from dist_train.distributed.parameter_shards import sharded_modules
+from dist_train.distributed.parameter_shards import is_sharded, sharded_modules
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -32,8 +32,8 @@ def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def is_wrapped(model: nn.Module) -> bool:
-    """Whether the model is inside DDP or DataParallel already, or sharded."""
-    if sharded_modules(model):
+    """Whether the model is inside DDP or DataParallel already, or spread over ranks."""
+    if sharded_modules(model) or any(is_sharded(parameter) for parameter in model.parameters()):
         return True
     while not isinstance(model, DistributedDataParallel | DataParallel):
         original = model._modules.get("_orig_mod")

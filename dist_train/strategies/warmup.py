@@ -50,7 +50,7 @@ def warm_up(wrapped: nn.Module, forward_backward: Callable[[], None]) -> bool:
     run = current()
     uncounted = nullcontext() if run is None else run.gradients.discarded()
     with (
-        _state_kept(ddp),
+        state_kept(ddp),
         attributes_kept(ddp.module),
         backward_hooks_off(ddp),
         _synchronising(ddp),
@@ -133,7 +133,8 @@ def _synchronising(ddp: DistributedDataParallel) -> Iterator[None]:
 
 
 @contextmanager
-def _state_kept(module: nn.Module) -> Iterator[None]:
+def state_kept(module: nn.Module) -> Iterator[None]:
+    """Restore buffers, gradients and RNG state after forward or backward passes that do not count."""
     buffers = [
         (owner, name, buffer, buffer.detach().clone())
         for owner in module.modules()
@@ -144,7 +145,7 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
     for parameter, _ in grads:
         parameter.grad = None
     try:
-        with _rng_state_kept():
+        with _rngstate_kept():
             yield
     finally:
         with torch.no_grad():
@@ -157,7 +158,7 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _rng_state_kept() -> Iterator[None]:
+def _rngstate_kept() -> Iterator[None]:
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         # The CPU's generator and the own GPU's: without devices it copies every visible one's, and warns.

@@ -11,24 +11,38 @@ from dist_train.trainer.training_position import Horizon, Position
 
 
 def start_line(
-    config: RunConfig, name: str, strategy: str, horizon: Horizon, world_size: int, device: torch.device
+    config: RunConfig,
+    name: str,
+    strategy: str,
+    horizon: Horizon,
+    world_size: int,
+    device: torch.device,
+    data_size: int | None = None,
 ) -> str:
     """`training digits: 1438 samples, 10 epochs, batch 64 = 4 ranks x 16 x 1, ddp on cpu (gloo), seed 0`."""
     trainer = config.trainer
     length = _plural(trainer.epochs, "epoch") if trainer.epochs else _plural(trainer.steps or 0, "step")
-    batch = batch_split(horizon.batch_size, world_size, trainer.accumulate)
+    batch = batch_split(horizon.batch_size, world_size, trainer.accumulate, data_size)
     return (
         f"training {name}: {_plural(horizon.samples, 'sample')}, {length}, {batch}, "
         f"{strategy} on {_place(device)}, seed {config.seed}"
     )
 
 
-def batch_split(batch_size: int, world_size: int, accumulate: int) -> str:
-    """`batch 64 = 4 ranks x 16 x 1`: ranks x samples per micro-batch x micro-batches (a range if uneven)."""
-    parts = world_size * accumulate
+def batch_split(batch_size: int, world_size: int, accumulate: int, data_size: int | None = None) -> str:
+    """`batch 64 = 4 ranks x 16 x 1`: ranks x samples per micro-batch x micro-batches (a range if uneven).
+
+    Args:
+        data_size: shares of the data, where several ranks have one together: `2 groups of 2 ranks`.
+    """
+    shares = world_size if data_size is None else data_size
+    parts = shares * accumulate
     low, high = batch_size // parts, -(-batch_size // parts)
     samples = str(low) if low == high else f"{low}-{high}"
-    return f"batch {batch_size} = {_plural(world_size, 'rank')} x {samples} x {accumulate}"
+    who = _plural(world_size, "rank")
+    if shares != world_size:
+        who = f"{_plural(shares, 'group')} of {_plural(world_size // shares, 'rank')}"
+    return f"batch {batch_size} = {who} x {samples} x {accumulate}"
 
 
 def resume_line(at: Position) -> str:

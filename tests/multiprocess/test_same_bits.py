@@ -110,6 +110,27 @@ def test_ranks_killed_where_the_model_is_sharded(  # type: ignore[no-untyped-def
 
 
 @pytest.mark.proves(
+    "Any kill, same bits: five `kill -9` of ranks where layers are cut over ranks (strategies "
+    "tensor_parallel and fsdp_tensor_parallel), during a save too",
+    limits="2 nodes x 2 ranks; on CPUs",
+)
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("overrides", "seed"),
+    [
+        (("strategy=tensor_parallel", "model.args.heads=4"), 7),
+        (("strategy={name: fsdp_tensor_parallel, options: {tensor: 2}}",), 8),
+    ],
+    ids=["tensor_parallel", "fsdp_tensor_parallel"],
+)
+def test_ranks_killed_where_layers_are_cut(  # type: ignore[no-untyped-def]
+    tmp_path: Path, undisturbed, overrides: tuple[str, ...], seed: int
+) -> None:
+    words = (*overrides, "trainer.callbacks=[{target: ema}]")
+    check_kills(tmp_path, undisturbed, "text", "2x2", seed, count=5, steps=STEPS, overrides=words)
+
+
+@pytest.mark.proves(
     "Any kill, same bits: twenty `kill -9` of ranks in each of four runs",
 )
 @pytest.mark.soak

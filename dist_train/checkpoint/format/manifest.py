@@ -212,7 +212,8 @@ def copies_of_parts(manifest: Manifest) -> int | None:
 
     With one, there was no copy with which it could have been compared at the save.
     """
-    parts = max((len(entry.shards) for entry in manifest.tensors.values()), default=1)
+    # By files, of which each rank has one: it may hold several boxes of a tensor.
+    parts = max((len({shard.file for shard in e.shards}) for e in manifest.tensors.values()), default=1)
     return manifest.world_size // parts if parts > 1 else None
 
 

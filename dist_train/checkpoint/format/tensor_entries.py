@@ -43,6 +43,16 @@ class TensorEntry(NamedTuple):
     digest: str = ""
 
 
+def part_name(key: str, number: int) -> str:
+    """The name under which a part of a sharded tensor lies in its rank's file.
+
+    Args:
+        key: of the tensor.
+        number: of the part among those of this tensor in this file, in ascending order of their boxes.
+    """
+    return f"{key}#{number}" if number else key
+
+
 def as_object(entry: TensorEntry) -> dict[str, Any]:
     """Return an entry as `checkpoint show --json` prints it, of either version."""
     shards = [shard._asdict() for shard in entry.shards]

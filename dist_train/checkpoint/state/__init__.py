@@ -14,6 +14,7 @@ per_rank            PerRank: entries that are each rank's own
 per_rank_state      each rank's own state, gathered on rank 0
 replicas            replicated state compared over ranks
 device_digest       a digest of tensors, computed where they are
+part_boxes          the boxes that a rank's part of a tensor is made of
 sharded_tensors     tensors that are spread over ranks, as boxes
 shard_layout        which rank holds which boxes, and that none is missing
 shard_digests       copies of parts compared; whole weights digested one by one

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from dist_train.checkpoint.format.boxes import Box, whole
+from dist_train.checkpoint.state.part_boxes import PartBox, boxes_of
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
 from dist_train.distributed.parameter_shards import is_sharded
-from dist_train.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -48,13 +49,13 @@ def take_out_sharded(tensors: dict[str, torch.Tensor]) -> dict[str, ShardedTenso
     for key, tensor in list(tensors.items()):
         if not is_sharded(tensor):
             continue
-        box = box_of(key, tensor)
-        values = tensor.to_local().detach()
-        if box == whole(tensor.shape) and _is_everywhere(tensor):
+        boxes, values = boxes_of(key, tensor), tensor.to_local().detach()
+        if _is_everywhere(tensor):
             tensors[key] = values
             continue
         del tensors[key]
-        parts = ((box, values),) if box.elements else ()
+        # In ascending order: the parts of a tensor in a rank's file are counted so.
+        parts = tuple((box, values[own]) for box, own in sorted(boxes, key=lambda each: each.box))
         cut = f"{tensor.device_mesh.mesh.tolist()} {tensor.placements}"
         found[key] = ShardedTensor(tensor.dtype, tuple(tensor.shape), cut, parts)
     return found
@@ -63,44 +64,6 @@ def take_out_sharded(tensors: dict[str, torch.Tensor]) -> dict[str, ShardedTenso
 def _is_everywhere(tensor: DTensor) -> bool:
     sizes = tensor.device_mesh.shape
     return all(p.is_replicate() or size == 1 for p, size in zip(tensor.placements, sizes, strict=True))
-
-
-def box_of(key: str, tensor: DTensor) -> Box:
-    """Return the box of a tensor that this rank holds.
-
-    Raises:
-        CheckpointError: it holds none, or several.
-    """
-    coordinate = tensor.device_mesh.get_coordinate()
-    if coordinate is None:
-        raise CheckpointError(f"'{key}' is spread over a mesh to which this rank does not belong")
-    offset, shape = [0] * tensor.dim(), list(tensor.shape)
-    for dimension, placement in enumerate(tensor.placements):
-        if placement.is_replicate():
-            continue
-        if type(placement).__name__ != "Shard":
-            raise CheckpointError(
-                f"'{key}' is spread as {placement} over '{_name(tensor, dimension)}', which cannot be stored",
-                cause="only whole copies (Replicate) and contiguous parts (Shard) are",
-            )
-        cut: int = placement.dim  # type: ignore[attr-defined]
-        # torch's own parts: all of one size, the last ones shorter or empty.
-        size = -(-shape[cut] // tensor.device_mesh.size(dimension))
-        begin = min(shape[cut], size * coordinate[dimension])
-        offset[cut] += begin
-        shape[cut] = min(size, shape[cut] - begin)
-    box, own = Box(tuple(offset), tuple(shape)), tensor.to_local()
-    if own.numel() != box.elements or (box.elements and tuple(own.shape) != box.shape):
-        raise CheckpointError(
-            f"'{key}' has {tuple(own.shape)} on this rank, and its place in the mesh says {box.shape}",
-            cause="it is spread in another way than torch.distributed.tensor spreads it",
-        )
-    return box
-
-
-def _name(tensor: DTensor, dimension: int) -> str:
-    names = tensor.device_mesh.mesh_dim_names
-    return names[dimension] if names else str(dimension)
 
 
 def as_spread(stored: torch.Tensor | StoredTensor, target: torch.Tensor) -> torch.Tensor:
@@ -112,14 +75,9 @@ def as_spread(stored: torch.Tensor | StoredTensor, target: torch.Tensor) -> torc
     """
     if not is_sharded(target):
         return stored.read() if isinstance(stored, StoredTensor) else stored
-    box = box_of("", target)
-    if isinstance(stored, StoredTensor):
-        own = stored.read(box)
-    else:
-        own = stored[box.slices_in(whole(stored.shape))]
     local = target.to_local()
     # Of a part without elements, torch has a shape of its own.
-    own = own.reshape(local.shape).to(local.device)
+    own = _read_boxes(stored, boxes_of("", target), local).reshape(local.shape).to(local.device)
     kind = type(target)
     return kind.from_local(
         own,
@@ -129,3 +87,19 @@ def as_spread(stored: torch.Tensor | StoredTensor, target: torch.Tensor) -> torc
         shape=target.shape,
         stride=target.stride(),
     )
+
+
+def _read_boxes(
+    stored: torch.Tensor | StoredTensor, boxes: Sequence[PartBox], local: torch.Tensor
+) -> torch.Tensor:
+    read = stored.read if isinstance(stored, StoredTensor) else lambda box: stored[_slices(box, stored)]
+    if len(boxes) == 1:
+        return read(boxes[0].box)
+    own = torch.empty(local.shape, dtype=stored.dtype)
+    for box, place in boxes:
+        own[place] = read(box)
+    return own
+
+
+def _slices(box: Box, tensor: torch.Tensor) -> tuple[slice, ...]:
+    return box.slices_in(whole(tensor.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.layout import TENSOR_FILE
 from dist_train.checkpoint.format.manifest import FileEntry, Manifest
 from dist_train.checkpoint.format.tensor_bytes import dtype_name, new_tensor
-from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry
+from dist_train.checkpoint.format.tensor_entries import Shard, TensorEntry, part_name
 from dist_train.checkpoint.format.tensor_file import PREFIX, Header, read_header
 from dist_train.checkpoint.store.storage import CheckpointStorage
 from dist_train.checkpoint.store.verify import block_hashes
@@ -102,11 +103,13 @@ class ShardedReader:
         entry = self.manifest.tensors[key]
         box = whole(entry.shape) if wanted is None else wanted
         tensor: torch.Tensor | None = None
+        of_file: Counter[str] = Counter()
         for shard in entry.shards:
+            of_file[shard.file] += 1
             common = overlap(_box(shard), box)
             if common is None:
                 continue
-            part = self._read_rows(key, shard, common)
+            part = self._read_rows(key, shard, of_file[shard.file] - 1, common)
             if common == box and part.is_contiguous():
                 return part
             if tensor is None:
@@ -123,10 +126,10 @@ class ShardedReader:
         """Return the shape of a whole tensor."""
         return self.manifest.tensors[key].shape
 
-    def _read_rows(self, key: str, shard: Shard, common: Box) -> torch.Tensor:
-        """The common box, of a read of all rows of the part in which it lies."""
+    def _read_rows(self, key: str, shard: Shard, number: int, common: Box) -> torch.Tensor:
+        """The common box, of a read of all rows of the part in which it lies, the `number`-th in its file."""
         file = self._open(shard.file)
-        plain = key.removeprefix(file.header.metadata.get(PREFIX, ""))
+        plain = part_name(key, number).removeprefix(file.header.metadata.get(PREFIX, ""))
         found = file.header.tensors.get(plain)
         kind = None if found is None else (dtype_name(found[0]), list(found[1]))
         if found is None or kind != (self.manifest.tensors[key].dtype, shard.shape):

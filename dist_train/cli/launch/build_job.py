@@ -24,7 +24,7 @@ from dist_train.cli.launch.profiled_ranks import refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.rank_environment import rank_environment, secret_names, threads_per_rank
 from dist_train.cli.launch.shown_ranks import shown_ranks
-from dist_train.cli.launch.strategy_check import check_strategy
+from dist_train.cli.launch.strategy_check import ConfigSource, check_strategy
 from dist_train.cli.run.bundled_example import stands_for_bundled
 from dist_train.cli.run.find_run import ROOT
 from dist_train.errors import ConfigError, UsageError
@@ -115,7 +115,8 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
     options = launcher_options(arguments, groups, launch, launcher, origins)
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
     if config is not None:
-        fit = check_strategy(config.strategy, spec.world_size, spec.device, origins)
+        source = ConfigSource(config_yaml or "", str(target.folder))
+        fit = check_strategy(config.strategy, spec.world_size, spec.device, origins, source)
         notices += () if fit.unchecked is None else (fit.unchecked,)
     if launcher.run_dir_on_nodes(spec) is None:
         notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))

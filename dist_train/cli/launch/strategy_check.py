@@ -34,26 +34,43 @@ class StrategyFit:
     unchecked: str | None = None
 
 
+@dataclass(frozen=True)
+class ConfigSource:
+    """From what the model of a config is built, for a strategy whose options name its modules.
+
+    Args:
+        text: of the config.
+        folder: from which its own modules are imported.
+        forward: run the loss too, without values: it reads the training data.
+    """
+
+    text: str
+    folder: str
+    forward: bool = False
+
+
 def check_strategy(
-    strategy: StrategyConfig, world_size: int, device: str | None, origins: Mapping[str, str]
+    strategy: StrategyConfig,
+    world_size: int,
+    device: str | None,
+    origins: Mapping[str, str],
+    source: ConfigSource | None = None,
 ) -> StrategyFit:
     """Refuse a strategy whose options are wrong, or whose mesh does not have as many ranks as the job.
 
     Args:
         device: `cpu` or `cuda`; None: not known.
         origins: where each value of the config was set.
+        source: None: the model is not looked at.
 
     Raises:
         ConfigError: naming the line, as for any other value.
     """
     if not _may_refuse(strategy, world_size):
         return StrategyFit()
-    options = json.dumps(strategy.options)
-    command = [sys.executable, "-P", "-m", "dist_train.strategies", strategy.name, str(world_size)]
+    command, asked = _question(strategy, world_size, device, source)
     try:
-        done = subprocess.run(
-            [*command, device or "-", options], capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return StrategyFit(unchecked=_not_checked(strategy.name, str(error)))
     answer = _answer(done.stdout)
@@ -62,7 +79,28 @@ def check_strategy(
     if done.returncode != 0 or answer is None:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return StrategyFit(unchecked=_not_checked(strategy.name, last))
-    return StrategyFit(tuple((name, size) for name, size in answer["mesh"]))
+    unchecked = answer.get("unchecked")
+    return StrategyFit(
+        tuple((name, size) for name, size in answer["mesh"]),
+        None if unchecked is None else _not_checked(strategy.name, unchecked),
+    )
+
+
+def _question(
+    strategy: StrategyConfig, world_size: int, device: str | None, source: ConfigSource | None
+) -> tuple[list[str], str]:
+    """The command of the process that is asked, and what it reads."""
+    if source is None or world_size == 1 or not registry.declares("strategies", strategy.name, "NEEDS_MODEL"):
+        words = [strategy.name, str(world_size), device or "-", json.dumps(strategy.options)]
+        return [sys.executable, "-P", "-m", "dist_train.strategies", *words], ""
+    asked = {
+        "config": source.text,
+        "folder": source.folder,
+        "forward": source.forward,
+        "world_size": world_size,
+        "device": device,
+    }
+    return [sys.executable, "-P", "-m", "dist_train.estimate.plan_check"], json.dumps(asked)
 
 
 def _may_refuse(strategy: StrategyConfig, world_size: int) -> bool:

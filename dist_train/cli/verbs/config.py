@@ -11,13 +11,13 @@ import click
 from dist_train import registry
 from dist_train.cli.launch.device_choice import job_size
 from dist_train.cli.launch.launcher_options import launcher_section, validated_options
-from dist_train.cli.launch.strategy_check import StrategyFit, check_strategy
+from dist_train.cli.launch.strategy_check import ConfigSource, StrategyFit, check_strategy
 from dist_train.cli.options.shell_complete import configs_and_runs
 from dist_train.cli.options.verb import examples
 from dist_train.cli.options.verb_group import SubVerbs
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, size_flags, size_options
 from dist_train.cli.output.json_output import print_json
-from dist_train.cli.run.find_config import find_config
+from dist_train.cli.run.find_config import find_config, import_folder
 from dist_train.jobs.launcher import load_launcher
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ def check(
 ) -> int:
     """Look for mistakes as `launch` does, importing and starting nothing of yours.
 
-    A strategy with options, or with a mesh that the ranks may not fit, is asked in a process of its own.
+    A strategy with options, or with a mesh that the ranks may not fit, is asked in a process of its own. One
+    that cuts layers builds the model there, and runs its loss and backward pass on a sample, without values.
     """
-    from dist_train.config import check_config, load_config
+    from dist_train.config import check_config, dump_config, load_config
     from dist_train.config.static_check import components
 
     path = find_config(source)
@@ -91,7 +92,8 @@ def check(
     _check_launch(launch, resolved.origins)
     device, procs = job_size(launch)
     world_size = launch.nodes * procs
-    fit = check_strategy(strategy, world_size, device, resolved.origins)
+    source_of_model = ConfigSource(dump_config(resolved.config), str(import_folder(path)), forward=True)
+    fit = check_strategy(strategy, world_size, device, resolved.origins, source_of_model)
     if fit.unchecked is not None:
         click.echo(f"[dist-train] {fit.unchecked}", err=True)
     targets = {where: part.target for where, _, part in components(resolved.config)}

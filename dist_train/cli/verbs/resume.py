@@ -12,7 +12,7 @@ from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.profiled_ranks import profiled_ranks_at, refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.shown_ranks import shown_ranks_at
-from dist_train.cli.launch.strategy_check import check_strategy
+from dist_train.cli.launch.strategy_check import ConfigSource, check_strategy
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.param_types import (
@@ -229,7 +229,8 @@ def _strategy_notice(spec: JobSpec, source: str) -> list[str]:
     from dist_train.config.load import load_text
 
     resolved = load_text(spec.config_yaml or "", source)
-    fit = check_strategy(resolved.config.strategy, spec.world_size, spec.device, resolved.origins)
+    model = ConfigSource(spec.config_yaml or "", str(spec.target.folder))
+    fit = check_strategy(resolved.config.strategy, spec.world_size, spec.device, resolved.origins, model)
     return [] if fit.unchecked is None else [fit.unchecked]
 
 

@@ -16,6 +16,7 @@ from dist_train.distributed.parameter_shards import (
     accumulating_parameters,
     exchange_device,
     gradients_kept_apart,
+    is_sharded,
     own_part,
     sharded_modules,
 )
@@ -51,7 +52,7 @@ class ModuleGradients:
         # DDP exchanges the gradients of one backward pass after each forward pass of the wrapper.
         self._counted = isinstance(module, DistributedDataParallel) and not module.static_graph
         self._version = -1
-        self.is_sharded = any(own is not whole for own, whole in pairs)
+        self.is_sharded = any(own is not whole or is_sharded(own) for own, whole in pairs)
         # Not the modules themselves: they would never be freed.
         self._units = [weakref.ref(unit) for unit in sharded_modules(module)]
         self._factor = factor

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as torch_dist
 import xxhash
 from torch import nn
 from torch.nn import functional
 
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager
+from dist_train.checkpoint.format.boxes import whole as everything
+from dist_train.checkpoint.state.part_boxes import boxes_of
+from dist_train.distributed.parameter_shards import is_sharded
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,11 @@ class Layout:
         """For the test's id and its folder."""
         return f"{self.strategy}{self.ranks}"
 
+    @property
+    def parts(self) -> int:
+        """In how many a matrix is cut."""
+        return {"single": 1, "ddp": 1, "hsdp": self.ranks // 2}.get(self.strategy, self.ranks)
+
 
 LAYOUTS = (
     Layout("single", 1),
@@ -37,6 +46,8 @@ LAYOUTS = (
     Layout("fsdp", 3),
     Layout("fsdp", 4, {"units": ["Block", "head"]}),
     Layout("hsdp", 4),
+    Layout("tensor_parallel", 2),
+    Layout("fsdp_tensor_parallel", 4),
 )
 
 
@@ -49,9 +60,14 @@ class Block(nn.Module):
         self.up = nn.Linear(6, 10)
         self.down = nn.Linear(10, 6)
         self.up.bias.requires_grad_(False)
+        # Three layers in one weight.
+        self.gated = nn.Linear(6, 12)
+        self.closed = nn.Linear(4, 6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = x + self.down(functional.dropout(torch.tanh(self.up(self.norm(x))), 0.2))
+        x = x + self.down(functional.dropout(torch.tanh(self.up(self.norm(x))), 0.2))
+        gate, value, more = self.gated(x).chunk(3, dim=-1)
+        out: torch.Tensor = x + self.closed(torch.tanh(gate) * value + more)
         return out
 
 
@@ -77,11 +93,18 @@ class Model(nn.Module):
             x = block(x)
         return (self.head(x) + self.again(x)) * self.scale
 
+    def tensor_parallel_plan(self) -> dict[str, str]:
+        """What tensor parallelism cuts."""
+        rowwise = {"blocks.*.down": "rowwise", "blocks.*.closed": "rowwise"}
+        return {"blocks.*.up": "colwise", "blocks.*.gated": "fused_colwise:3", **rowwise}
+
 
 def make(layout: Layout, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The prepared model and its optimizer."""
-    torch.manual_seed(seed)
-    model = dt.prepare(Model(), layout.strategy, **layout.options)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        plain = Model()
+    model = dt.prepare(plain, layout.strategy, **layout.options)
     no_decay = [p for name, p in model.named_parameters() if name.endswith("bias")]
     others = [p for name, p in model.named_parameters() if not name.endswith("bias")]
     groups = [{"params": others, "weight_decay": 0.1}, {"params": no_decay, "weight_decay": 0.0}]
@@ -92,7 +115,7 @@ def train(run: Any, model: nn.Module, optimizer: torch.optim.Optimizer, first: i
     """The steps from `first` to `last` over one global batch of each step."""
     for step in range(first, last):
         tokens = torch.randint(0, 5, (12, 4), generator=torch.Generator().manual_seed(step))
-        tokens = tokens[run.rank :: run.world_size]
+        tokens = tokens[run.place.data_rank :: run.place.data_size]
         optimizer.zero_grad()
         functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
@@ -100,8 +123,16 @@ def train(run: Any, model: nn.Module, optimizer: torch.optim.Optimizer, first: i
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor (collective where it is sharded)."""
-    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.detach().contiguous()
+    if not is_sharded(tensor):
+        return tensor.detach().contiguous()
+    # Not by full_tensor(), which gives the rows of fused layers in another order if they are cut twice.
+    own = [(box, tensor.to_local().detach()[place]) for box, place in boxes_of("", tensor)]
+    everywhere: list[Any] = [None] * torch_dist.get_world_size()
+    torch_dist.all_gather_object(everywhere, own)
+    full = torch.full(tensor.shape, float("nan"), dtype=tensor.dtype)
+    for box, values in (part for parts in everywhere for part in parts):
+        full[box.slices_in(everything(tensor.shape))] = values
+    return full
 
 
 def digest(tensor: torch.Tensor) -> str:

@@ -99,6 +99,18 @@ def test_real_ranks_hold_what_the_closed_form_says(
         assert [held[rank] for rank in (0, ranks - 1)] == _expected(name, strategy, options, ranks, optimizer)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options", "ranks"),
+    [("tensor_parallel", {}, 2), ("fsdp_tensor_parallel", {"tensor": 2}, 4)],
+)
+def test_ranks_that_cut_layers_hold_what_the_closed_form_says(
+    strategy: str, options: dict[str, Any], ranks: int
+) -> None:
+    held = run_ranks(_held, ranks, 90, args=("transformer", strategy, options, "adamw"))
+    found = [held[rank] for rank in (0, ranks - 1)]
+    assert found == _expected("transformer", strategy, options, ranks, "adamw")
+
+
 def _expected(
     name: str, strategy: str, options: dict[str, Any], ranks: int, optimizer: str
 ) -> list[dict[str, int]]:
