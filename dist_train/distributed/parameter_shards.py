@@ -7,7 +7,7 @@ no such parameter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
@@ -17,6 +17,10 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
+
+
+# Of a parameter: how many ranks hold what this one holds of it.
+Replicas = Callable[[nn.Parameter], float]
 
 
 def is_sharded(tensor: object) -> TypeGuard[DTensor]:
@@ -44,7 +48,12 @@ def number_of_parts(tensor: Tensor) -> int:
 def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     """Return the modules inside, itself included, that fully_shard has made units."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return [] if kind is None else [part for part in module.modules() if isinstance(part, kind)]
+    if kind is None:
+        return []
+    # Of a pipeline, the layers of this rank's stage are the outermost unit: what is called, not the model.
+    stage = getattr(module, "pipeline", None)
+    inside = (*module.modules(), *([] if stage is None else [stage.layers]))
+    return [part for part in inside if isinstance(part, kind)]
 
 
 def reshard(module: nn.Module) -> None:
@@ -97,20 +106,25 @@ def _slots(module: nn.Module) -> list[tuple[nn.Module, str]]:
 
 
 @torch.no_grad()
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+def gradient_norm(parameters: Iterable[nn.Parameter], replicas: Replicas | None = None) -> Tensor:
     """The norm of all gradients over all ranks, float64, each element counted once (collective).
 
     torch's clip_grad_norm_ refuses parameters of unlike meshes, and counts what is replicated on some of them
     wrongly (https://github.com/pytorch/pytorch/issues/180346).
+
+    Args:
+        replicas: number of ranks of the job that hold what this rank holds of a parameter; None: all ranks
+            hold a part of each.
     """
     world_size = torch_dist.get_world_size() if torch_dist.is_initialized() else 1
-    gradients = [(number_of_parts(p), own_part(p.grad)) for p in parameters if p.grad is not None]
+    # Replicas on the world, which a mesh of one dimension of it does not know.
+    count = replicas or (lambda parameter: world_size / number_of_parts(parameter))
+    gradients = [(count(p), own_part(p.grad)) for p in parameters if p.grad is not None]
     here = gradients[0][1].device if gradients else torch.device("cpu")
     total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
-    for parts, gradient in gradients:
-        # Replicas on the world, which a mesh of one dimension of it does not know.
+    for copies, gradient in gradients:
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
-        total += norm.pow(2).to(total.device) * (parts / world_size)
+        total += norm.pow(2).to(total.device) / copies
     if world_size > 1:
         torch_dist.all_reduce(total)
     return total.sqrt()
@@ -124,10 +138,12 @@ def exchange_device(otherwise: torch.device) -> torch.device:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, replicas: Replicas | None = None
+) -> Tensor:
     """Scale all gradients to a norm over all ranks of at most max_norm; return it as it was (collective)."""
     trained = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = gradient_norm(trained)
+    norm = gradient_norm(trained, replicas)
     # As torch's clip_grad_norm_: always a product, so that the host does not wait for the device.
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in trained:
