@@ -51,7 +51,7 @@ def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     if kind is None:
         return []
     # Of a pipeline, the layers of this rank's stage are the outermost unit: what is called, not the model.
-    stage = getattr(module, "pipeline", None)
+    stage = getattr(module, "_dist_train_pipeline", None)
     inside = (*module.modules(), *([] if stage is None else [stage.layers]))
     return [part for part in inside if isinstance(part, kind)]
 
@@ -124,7 +124,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter], replicas: Replicas | None 
     total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
     for copies, gradient in gradients:
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
-        total += norm.pow(2).to(total.device) / copies
+        total += norm.pow(2).to(total.device) * (1 / copies)
     if world_size > 1:
         torch_dist.all_reduce(total)
     return total.sqrt()

@@ -18,7 +18,7 @@ from dist_train.distributed.parameter_shards import clip_gradients, gradient_nor
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
-from dist_train.strategies.base import StrategyOptions
+from dist_train.strategies.base import MicroBatchWork, StrategyOptions
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
 from dist_train.strategies.sharding_units import Unit, choose_units
@@ -30,7 +30,7 @@ from dist_train.strategies.stages.pipeline_module import (
     make_pipeline_module,
     pipeline_of,
 )
-from dist_train.strategies.stages.pipeline_step import MicroBatchWork, run_pipeline_step
+from dist_train.strategies.stages.pipeline_step import run_pipeline_step
 from dist_train.strategies.stages.stage_cut import StageCut, cut_into_stages
 from dist_train.strategies.stages.stage_gradients import StageParameters
 from dist_train.strategies.stages.stage_memory import stage_memory

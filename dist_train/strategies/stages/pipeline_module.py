@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as torch_dist
 from torch import Tensor, nn
 
 from dist_train.errors import UsageError
@@ -186,11 +185,11 @@ class Pipeline:
 class PipelineModule(nn.Module):
     """Mixed into the class of the user's module, which keeps its names and its place in the program."""
 
-    pipeline: Pipeline
+    _dist_train_pipeline: Pipeline
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run this stage."""
-        return self.pipeline.call(args, kwargs)
+        return self._dist_train_pipeline.call(args, kwargs)
 
 
 def make_pipeline_module(model: nn.Module, pipeline: Pipeline) -> None:
@@ -198,12 +197,12 @@ def make_pipeline_module(model: nn.Module, pipeline: Pipeline) -> None:
     plain = type(model)
     model.__class__ = type(f"Pipeline{plain.__name__}", (PipelineModule, plain), {})
     # Not by nn.Module's own __setattr__, though it would do the same: nothing of it is a submodule.
-    object.__setattr__(model, "pipeline", pipeline)
+    object.__setattr__(model, "_dist_train_pipeline", pipeline)
 
 
 def pipeline_of(module: nn.Module) -> Pipeline | None:
     """The pipeline of a module; None for one of another strategy."""
-    return module.pipeline if isinstance(module, PipelineModule) else None
+    return module._dist_train_pipeline if isinstance(module, PipelineModule) else None
 
 
 def once_per_stage(module: nn.Module, compute: Callable[[], T]) -> T | None:
@@ -233,8 +232,3 @@ def _checked(current: StagePass, compute: Callable[[], T]) -> T | None:
             hint="call model(...) itself, once",
         )
     return value
-
-
-def group_members(group: torch_dist.ProcessGroup) -> list[int]:
-    """Global ranks of a group, in its order."""
-    return torch_dist.get_process_group_ranks(group)

@@ -9,34 +9,21 @@ with a stand-in sample of weight 0, and shorter last steps of an epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dist_train.distributed.parameter_shards import sharded_modules
 from dist_train.errors import UsageError
+from dist_train.strategies.base import MicroBatchWork
 from dist_train.strategies.stages.action_order import action_order
 from dist_train.strategies.stages.activations import receive
-from dist_train.strategies.stages.pipeline_module import Pipeline, StagePass, once_per_stage, pipeline_of
+from dist_train.strategies.stages.pipeline_module import Pipeline, StagePass, pipeline_of
 from dist_train.strategies.stages.stage_gradients import finish_gradients
 from dist_train.strategies.stages.stage_random import numbers_of_stage
 
 B = TypeVar("B")
-B_contra = TypeVar("B_contra", contravariant=True)
-
-
-class MicroBatchWork(Protocol[B_contra]):
-    """What a step does with each micro-batch."""
-
-    def loss(self, batch: B_contra) -> Tensor:
-        """Call the model once, by `once_per_stage`; return what the backward pass begins at.
-
-        What it returns on a stage that does not know the model's output is not looked at.
-        """
-
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass from what `loss` has returned."""
 
 
 def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchWork[B]) -> None:
@@ -131,5 +118,3 @@ def _refuse_other_losses(loss: Tensor) -> None:
             hint="compute it from the output, without detach() and torch.no_grad()",
         )
 
-
-__all__ = ["MicroBatchWork", "once_per_stage", "run_pipeline_step"]
