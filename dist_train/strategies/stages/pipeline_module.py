@@ -145,6 +145,7 @@ class Pipeline:
         return output
 
     def _through_stage(self, current: StagePass, args: Any, kwargs: Any) -> Any:
+        self.layers.training = self.layers.model.training
         if self.is_first:
             output = self.layers(*args, **kwargs)
         else:
