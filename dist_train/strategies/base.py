@@ -34,9 +34,7 @@ def places_model(strategy: object) -> bool:
     return bool(getattr(strategy, "places_model", False))
 
 
-def refuse_micro_batches(
-    strategy: object, options: StrategyOptions, world_size: int, count: int
-) -> None:
+def refuse_micro_batches(strategy: object, options: StrategyOptions, world_size: int, count: int) -> None:
     """Ask a strategy whether a step may have so many micro-batches: a member that may be left out.
 
     Args:

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from dist_train.distributed.parameter_shards import clip_gradients, gradient_norm, reshard_without_backward
+from dist_train.distributed.parameter_shards import (
+    Replicas,
+    clip_gradients,
+    gradient_norm,
+    reshard_without_backward,
+)
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
@@ -120,16 +125,19 @@ class PipelineStrategy:
 
     def run_step(self, module: nn.Module, batches: Sequence[B], work: MicroBatchWork[B]) -> None:
         """All forward and backward passes of a step."""
-        run_pipeline_step(module, batches, work)
+        # With one process prepare leaves the model as it is, whatever the strategy.
+        if pipeline_of(module) is None:
+            for batch in batches:
+                work.backward(work.loss(batch))
+        else:
+            run_pipeline_step(module, batches, work)
 
     def gradient_norm(self, module: nn.Module) -> Tensor:
         """Of the whole gradient over all stages; equal on all ranks."""
-        replicas = _replicas(module)
-        return gradient_norm(_with_gradient(module), replicas.__getitem__)
+        return gradient_norm(module.parameters(), _replicas(module))
 
     def clip_norm(self, module: nn.Module, max_norm: float) -> Tensor:
-        replicas = _replicas(module)
-        return clip_gradients(_with_gradient(module), max_norm, replicas.__getitem__)
+        return clip_gradients(module.parameters(), max_norm, _replicas(module))
 
     def memory(
         self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
@@ -206,15 +214,12 @@ def _shard_stage(
     reshard_without_backward(layers)
 
 
-def _with_gradient(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.grad is not None]
-
-
-def _replicas(module: nn.Module) -> dict[nn.Parameter, int]:
+def _replicas(module: nn.Module) -> Replicas | None:
     pipeline = pipeline_of(module)
-    assert pipeline is not None
+    if pipeline is None:
+        return None
     held = StageParameters(pipeline.mesh, pipeline.cut.stages_of)
-    return {parameter: held.replicas(parameter, stages) for parameter, stages in held.own(module)}
+    return {parameter: held.replicas(parameter, stages) for parameter, stages in held.own(module)}.__getitem__
 
 
 STRATEGY = PipelineStrategy()

@@ -65,7 +65,7 @@ def train(
     if run.is_main:
         name = config.name or run_dir.path.name
         strategy = trainer.stepper.strategy.name
-        line = start_line(config, name, strategy, trainer.horizon, run.world_size, run.device)
+        line = start_line(config, name, strategy, trainer.horizon, run.place, run.device)
         print(line, flush=True)
     try:
         end = trainer.fit()

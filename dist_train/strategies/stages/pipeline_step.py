@@ -117,4 +117,3 @@ def _refuse_other_losses(loss: Tensor) -> None:
             "the loss does not depend on what model(...) returns, so that there is nothing to learn from",
             hint="compute it from the output, without detach() and torch.no_grad()",
         )
-

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager
+from dist_train.checkpoint.run_context import current_control
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ LAYOUTS = (
     Layout("fsdp", 3),
     Layout("fsdp", 4, {"units": ["Block", "head"]}),
     Layout("hsdp", 4),
+    Layout("pipeline", 2),
+    Layout("pipeline", 4, {"stage": 2, "shard": 2}),
 )
 
 
@@ -71,11 +74,20 @@ class Model(nn.Module):
         self.register_buffer("seen", torch.zeros(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        x = self.embedding(tokens)
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
+        return self.score(x)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return self.embedding(tokens)
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
         return (self.head(x) + self.again(x)) * self.scale
+
+    def pipeline_layers(self) -> list[Any]:
+        return [(self.embed, ["embedding", "seen"]), *self.blocks, (self.score, ["head", "again", "scale"])]
 
 
 def make(layout: Layout, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -92,10 +104,15 @@ def train(run: Any, model: nn.Module, optimizer: torch.optim.Optimizer, first: i
     """The steps from `first` to `last` over one global batch of each step."""
     for step in range(first, last):
         tokens = torch.randint(0, 5, (12, 4), generator=torch.Generator().manual_seed(step))
-        tokens = tokens[run.rank :: run.world_size]
+        tokens = tokens[run.place.data_rank :: run.place.data_size]
         optimizer.zero_grad()
-        functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        batches = tokens.split(3)
+        dt.forward_backward(model, batches, loss_sum, [batch.numel() for batch in batches])
         optimizer.step()
+
+
+def loss_sum(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -112,11 +129,17 @@ def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     """A digest of each whole tensor of the model and the optimizer, by name (collective)."""
     plain = dt.unwrap(model)
     names = {id(parameter): name for name, parameter in plain.named_parameters()}
-    found = {name: digest(whole(tensor)) for name, tensor in plain.state_dict().items()}
+    state_dict = {name: tensor for name, tensor in plain.state_dict().items() if not tensor.is_meta}
+    found = {name: digest(whole(tensor)) for name, tensor in state_dict.items()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             found[f"{names[id(parameter)]}/{key}"] = digest(whole(value))
-    return found
+    if len(state_dict) == len(plain.state_dict()):
+        return found
+    everywhere: dict[str, str] = {}  # each stage of a pipeline has its own
+    for row in current_control().all_gather(found):
+        assert all(everywhere.setdefault(name, value) == value for name, value in row.items())
+    return everywhere
 
 
 def save(layout: Layout, folder: Path, steps: int = 2) -> tuple[dict[str, str], dict[str, str]]:

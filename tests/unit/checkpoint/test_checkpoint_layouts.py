@@ -45,7 +45,11 @@ def test_what_lies_where(layout: Layout, written: Written) -> None:
     folder = written[layout.name][0] / "step-00000002"
     assert verify_checkpoint(folder).ok
     manifest = parse_manifest((folder / "manifest.json").read_bytes())
-    parts = {"single": 1, "ddp": 1, "fsdp": layout.ranks, "hsdp": layout.ranks // 2}[layout.strategy]
+    shard = layout.options.get("shard", 1)
+    parts = {"single": 1, "ddp": 1, "fsdp": layout.ranks, "hsdp": layout.ranks // 2, "pipeline": shard}[
+        layout.strategy
+    ]
+    writers = layout.ranks if layout.strategy == "pipeline" else parts
     weight = manifest.tensors["model/blocks.0.up.weight"]
     assert len(weight.shards) == parts
     assert weight.shape == [10, 6]
@@ -54,4 +58,4 @@ def test_what_lies_where(layout: Layout, written: Written) -> None:
     assert len(manifest.tensors["model/scale"].shards) == 1
     assert manifest.aliases == {"model/again.weight": "model/embedding.weight"}
     of_ranks = {entry.name for entry in manifest.files if ".rank" in entry.name}
-    assert len({name.split(".")[1] for name in of_ranks}) == (parts if parts > 1 else 0)
+    assert len({name.split(".")[1] for name in of_ranks}) == (writers if writers > 1 else 0)
