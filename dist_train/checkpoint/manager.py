@@ -42,8 +42,8 @@ from dist_train.checkpoint.state.per_rank_state import (
 from dist_train.checkpoint.state.replicas import Compared, compare_replicas
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
 from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
-from dist_train.checkpoint.state.stage_tensors import complete_stages
 from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
+from dist_train.checkpoint.state.stage_tensors import complete_stages
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
 from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved

@@ -13,7 +13,6 @@ from dist_train.distributed.place import Place, check_together
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 
-
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
 

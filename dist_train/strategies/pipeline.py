@@ -6,13 +6,13 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dist_train.distributed.parameter_shards import (
     Replicas,
@@ -91,8 +91,8 @@ class PipelineStrategy:
         if count < stages:
             raise ConfigError(
                 f"strategy pipeline: {stages} stages, and trainer.accumulate is {count}",
-                cause="a step's micro-batches pass through the stages one after the other: with fewer of them "
-                "than stages some never work at the same time",
+                cause="a step's micro-batches pass through the stages one after the other: with fewer of "
+                "them than stages some never work at the same time",
                 hint=f"trainer.accumulate={stages} or more: 4 x {stages} keep the stages busy",
             )
 
@@ -210,7 +210,7 @@ def _shard_stage(
     elsewhere = {parameter for parameter in model.parameters() if parameter.is_meta}
     # The rest of the stage: what is called is `layers`, not the model.
     fully_shard(layers, mesh=own, reshard_after_forward=False, ignored_params=elsewhere)
-    layers.set_reduce_scatter_unused_params(True)  # type: ignore[attr-defined]
+    cast("FSDPModule", layers).set_reduce_scatter_unused_params(True)
     reshard_without_backward(layers)
 
 

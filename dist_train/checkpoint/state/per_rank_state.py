@@ -80,7 +80,7 @@ class OwnState:
 
 
 def names_of_entries(collected: CollectedState) -> JsonValue:
-    """Return what travels: names of the PerRank entries, whether there are sharded tensors, and absent ones."""
+    """Return names of PerRank entries, whether there are sharded tensors, and absent ones, as they travel."""
     absent = any(tensor.is_meta for tensor in collected.tensors.values())
     return [[*sorted(collected.per_rank)], bool(collected.sharded), absent]
 

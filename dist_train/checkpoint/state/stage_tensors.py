@@ -1,8 +1,9 @@
 """Tensors that some ranks hold and others know by name only (device meta): the stages of a pipeline.
 
 On each rank of a pipeline the model has all names, and values of one stage. The optimizer has state for the
-parameters with values. So the ranks' states are unlike in a way that is right; here each rank is told what the
-others hold, and the rest of a save sees tensors that are spread over ranks: one box, on the ranks that hold it.
+parameters with values. So the ranks' states are unlike in a way that is right; here each rank is told what
+the others hold, and the rest of a save sees tensors that are spread over ranks: one box, on the ranks that
+hold it.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def _add_those_of_others(
 def _merge_states(collected: CollectedState, key: str, others: Iterable[dict[str, JsonValue]]) -> None:
     """Add other stages' parameters to an optimizer's entry; this rank's own stay, and are compared later."""
     content = _part(_part(collected.entries[key])["content"])
-    own, merged = _part(content["state"]), {}
+    own = _part(content["state"])
+    merged: dict[str, JsonValue] = {}
     for other in others:
         for name, value in other.items():
             merged.setdefault(name, value)

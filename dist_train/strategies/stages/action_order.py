@@ -18,8 +18,8 @@ class Action(NamedTuple):
 def action_order(schedule: Schedule, stage: int, stages: int, micros: int) -> Iterator[Action]:
     """Yield a stage's passes in their order.
 
-    In both orders each stage's passes of a kind come in the order of the micro-batches, and a stage waits only
-    for passes that come earlier in its neighbours' order: no cycle, so that it ends for any number of
+    In both orders each stage's passes of a kind come in the order of the micro-batches, and a stage waits
+    only for passes that come earlier in its neighbours' order: no cycle, so that it ends for any number of
     micro-batches.
 
     Args:

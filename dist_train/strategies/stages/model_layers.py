@@ -67,7 +67,7 @@ def _as_layer(model: nn.Module, place: int, given: object) -> Layer:
         names = [name for name, module in model.named_modules() if module is given]
         if not names:
             raise ConfigError(
-                f"pipeline_layers of {kind}: layer {place} ({type(given).__name__}) is no module of the model",
+                f"pipeline_layers of {kind}: layer {place} ({type(given).__name__}) is no module of it",
                 hint=_HINT,
             )
         return Layer(given, (names[0],))

@@ -229,7 +229,7 @@ def _checked(current: StagePass, compute: Callable[[], T]) -> T | None:
     if current.calls != 1:
         raise UsageError(
             "the loss does not call its model, which it must do once in a pipeline",
-            cause="a call of a part of the model, or of dt.unwrap(model), computes nothing of the other stages",
+            cause="a call of a part of it, or of dt.unwrap(model), computes nothing of the other stages",
             hint="call model(...) itself, once",
         )
     return value

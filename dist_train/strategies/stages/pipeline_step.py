@@ -1,9 +1,9 @@
 """All forward and backward passes of one optimizer step, over the stages of a pipeline.
 
 torch's own schedules (torch.distributed.pipelining) are made for one shape: micro-batches of unequal sizes
-raise, or abort the process in gloo; another number of micro-batches needs a new stage and a new schedule; they
-call the loss themselves, and a traced model loses its tied weights. Our steps have unequal micro-batches, some
-with a stand-in sample of weight 0, and shorter last steps of an epoch.
+raise, or abort the process in gloo; another number of micro-batches needs a new stage and a new schedule;
+they call the loss themselves, and a traced model loses its tied weights. Our steps have unequal
+micro-batches, some with a stand-in sample of weight 0, and shorter last steps of an epoch.
 """
 
 from __future__ import annotations

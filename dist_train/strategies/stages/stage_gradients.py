@@ -98,7 +98,7 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _put_back(flat: Tensor, tensors: list[Tensor]) -> None:
-    for tensor, values in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
+    for tensor, values in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
         tensor.copy_(values.view_as(tensor))
 
 

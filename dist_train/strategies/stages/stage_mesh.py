@@ -118,7 +118,8 @@ def form_groups(
         return own
 
     forward, backward = group(pipelines), group(pipelines)
-    assert forward is not None and backward is not None
+    assert forward is not None
+    assert backward is not None
     headers = forward if torch_dist.get_backend() == "gloo" else group(pipelines, "gloo")
     assert headers is not None
     copies = None

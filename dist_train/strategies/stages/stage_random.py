@@ -1,9 +1,9 @@
 """Random numbers of a stage: others than its neighbours', and the same again after a restart.
 
-The ranks of one pipeline read the same data and draw the same numbers outside of the model; a checkpoint holds
-one RNG state for all of them. In a step each stage draws other numbers, and unequally many (its own dropout).
-So a step begins with one number that all of them draw; from it each stage seeds its own, and the state of
-before is put back at the end.
+The ranks of one pipeline read the same data and draw the same numbers outside of the model; a checkpoint
+holds one RNG state for all of them. In a step each stage draws other numbers, and unequally many (its own
+dropout). So a step begins with one number that all of them draw; from it each stage seeds its own, and the
+state of before is put back at the end.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def check_strategy(
     Losses and gradient norms of 20 float64 steps, with clipping, two micro-batches each, and uneven and empty
     shares of the samples, equal those of a hand-written loop in one process within a relative 1e-9; the ranks
     begin with rank 0's weights; tied parameters stay tied and frozen ones as they are; unwrap gives the
-    user's own module; a strategy with `run_step` is given as many micro-batches as ranks; nothing is left when the run is closed. A strategy with `one_process` refuses two ranks
+    user's own module; nothing is left when the run is closed. A strategy with `run_step` is given as many
+    micro-batches as ranks. A strategy with `one_process` refuses two ranks
     by a ConfigError instead. Its places cover the data coordinates, and one rank of each counts. Its ranks
     hold what can be (`check_memory`).
 
@@ -256,8 +257,8 @@ def _micro_batches(
 ) -> list[tuple[Tensor, Tensor, float]]:
     """Inputs, targets and weight of each; without a sample a rank takes part with one that counts nothing."""
     parts = [(inputs[micro::count], targets[micro::count], scale) for micro in range(count)]
-    stand_in = tuple(part[:1] for part in _batch(0))
-    return [(x, y, weight) if len(x) else (*stand_in, 0.0) for x, y, weight in parts]
+    one, other = (part[:1] for part in _batch(0))
+    return [part if len(part[0]) else (one, other, 0.0) for part in parts]
 
 
 class _Work:
