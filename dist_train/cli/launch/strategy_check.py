@@ -35,11 +35,16 @@ class StrategyFit:
 
 
 def check_strategy(
-    strategy: StrategyConfig, world_size: int, device: str | None, origins: Mapping[str, str]
+    strategy: StrategyConfig,
+    accumulate: int,
+    world_size: int,
+    device: str | None,
+    origins: Mapping[str, str],
 ) -> StrategyFit:
     """Refuse a strategy whose options are wrong, or whose mesh does not have as many ranks as the job.
 
     Args:
+        accumulate: micro-batches of an optimizer step.
         device: `cpu` or `cuda`; None: not known.
         origins: where each value of the config was set.
 
@@ -52,7 +57,10 @@ def check_strategy(
     command = [sys.executable, "-P", "-m", "dist_train.strategies", strategy.name, str(world_size)]
     try:
         done = subprocess.run(
-            [*command, device or "-", options], capture_output=True, text=True, timeout=_TIMEOUT_S
+            [*command, device or "-", options, str(accumulate)],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return StrategyFit(unchecked=_not_checked(strategy.name, str(error)))
@@ -87,6 +95,8 @@ def _refuse(strategy: StrategyConfig, error: ConfigError, origins: Mapping[str, 
         for name in strategy.options
         if re.search(rf"\b{re.escape(name)}\b", error.what)
     ]
+    if "trainer.accumulate" in error.what:
+        named = [*named, "trainer.accumulate"]
     where = next((origins[path] for path in (*named, "strategy.name") if path in origins), "")
     cause = f" ({error.cause})" if error.cause else ""
     text = f"`strategy`: {error.what}{cause}"

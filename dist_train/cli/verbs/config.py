@@ -91,7 +91,7 @@ def check(
     _check_launch(launch, resolved.origins)
     device, procs = job_size(launch)
     world_size = launch.nodes * procs
-    fit = check_strategy(strategy, world_size, device, resolved.origins)
+    fit = check_strategy(strategy, resolved.config.trainer.accumulate, world_size, device, resolved.origins)
     if fit.unchecked is not None:
         click.echo(f"[dist-train] {fit.unchecked}", err=True)
     targets = {where: part.target for where, _, part in components(resolved.config)}

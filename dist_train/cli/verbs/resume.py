@@ -229,7 +229,13 @@ def _strategy_notice(spec: JobSpec, source: str) -> list[str]:
     from dist_train.config.load import load_text
 
     resolved = load_text(spec.config_yaml or "", source)
-    fit = check_strategy(resolved.config.strategy, spec.world_size, spec.device, resolved.origins)
+    fit = check_strategy(
+        resolved.config.strategy,
+        resolved.config.trainer.accumulate,
+        spec.world_size,
+        spec.device,
+        resolved.origins,
+    )
     return [] if fit.unchecked is None else [fit.unchecked]
 
 
