@@ -43,6 +43,7 @@ from dist_train.checkpoint.state.replicas import Compared, compare_replicas
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
 from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
 from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
+from dist_train.checkpoint.state.stage_tensors import complete_stages
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
 from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved
@@ -183,8 +184,11 @@ class CheckpointManager:
         collected, own_names = with_all_ranks(
             control, lambda: self._collected(without_pending_gradients(state)), names_of_entries
         )
-        names, sharded = zip(*own_names, strict=True)
+        names, sharded, absent = zip(*own_names, strict=True)
         refuse_unlike_entries(step, names)
+        if any(absent):
+            complete_stages(control, step, collected)
+            sharded = (True,) * control.world_size
         is_sharded = refuse_unlike_sharding(step, sharded)
         # The last of the user's code: what it draws or changes is compared and saved.
         own_state = gather_contents(control, collected)

@@ -16,8 +16,11 @@ def gradient_number(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def weight_number(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """A number that is not finite if any element of the trained parameters is not; on the device."""
-    return _number([parameter.detach() for parameter in parameters if parameter.requires_grad])
+    """A number that is not finite if any element of the trained parameters is not; on the device.
+
+    Those that other stages of a pipeline hold (on the device meta) are not looked at.
+    """
+    return _number([p.detach() for p in parameters if p.requires_grad and not p.is_meta])
 
 
 def _number(tensors: list[Tensor]) -> Tensor:

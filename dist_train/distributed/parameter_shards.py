@@ -7,7 +7,7 @@ no such parameter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
@@ -17,6 +17,10 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
+
+
+# Of a parameter: how many ranks hold what this one holds of it.
+Replicas = Callable[[nn.Parameter], float]
 
 
 def is_sharded(tensor: object) -> TypeGuard[DTensor]:
@@ -50,7 +54,12 @@ def cuts_layers(tensor: Tensor) -> bool:
 def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     """Return the modules inside, itself included, that fully_shard has made units."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return [] if kind is None else [part for part in module.modules() if isinstance(part, kind)]
+    if kind is None:
+        return []
+    # Of a pipeline, the layers of this rank's stage are the outermost unit: what is called, not the model.
+    stage = getattr(module, "_dist_train_pipeline", None)
+    inside = (*module.modules(), *([] if stage is None else [stage.layers]))
+    return [part for part in inside if isinstance(part, kind)]
 
 
 def plain_class(module: nn.Module) -> type:
@@ -124,26 +133,38 @@ def _slots(module: nn.Module) -> list[tuple[nn.Module, str]]:
 
 
 @torch.no_grad()
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+def gradient_norm(parameters: Iterable[nn.Parameter], replicas: Replicas | None = None) -> Tensor:
     """The norm of all gradients over all ranks, float64, each element counted once (collective).
 
     torch's clip_grad_norm_ refuses parameters of unlike meshes, and counts what is replicated on some of them
     wrongly (https://github.com/pytorch/pytorch/issues/180346).
+
+    Args:
+        replicas: number of ranks of the job that hold what this rank holds of a parameter; None: all ranks
+            hold a part of each.
     """
-    return norm_over_ranks([parameter.grad for parameter in parameters if parameter.grad is not None])
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    shares = None if replicas is None else [1 / replicas(parameter) for parameter in trained]
+    return norm_over_ranks([parameter.grad for parameter in trained if parameter.grad is not None], shares)
 
 
 @torch.no_grad()
-def norm_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of all these tensors over all ranks, float64, each element counted once (collective)."""
+def norm_over_ranks(tensors: Sequence[Tensor], shares: Sequence[float] | None = None) -> Tensor:
+    """The norm of all these tensors over all ranks, float64, each element counted once (collective).
+
+    Args:
+        shares: one over the number of ranks that hold the same of a tensor; None: all ranks hold a part.
+    """
     world_size = torch_dist.get_world_size() if torch_dist.is_initialized() else 1
-    held = [(number_of_parts(tensor), own_part(tensor)) for tensor in tensors]
-    here = held[0][1].device if held else torch.device("cpu")
-    total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
-    for parts, own in held:
+    if shares is None:
         # Replicas on the world, which a mesh of one dimension of it does not know.
-        norm = torch.linalg.vector_norm(own, dtype=torch.float64)
-        total += norm.pow(2).to(total.device) * (parts / world_size)
+        shares = [number_of_parts(tensor) / world_size for tensor in tensors]
+    own = [own_part(tensor) for tensor in tensors]
+    here = own[0].device if own else torch.device("cpu")
+    total = torch.zeros((), dtype=torch.float64, device=exchange_device(here))
+    for share, part in zip(shares, own, strict=True):
+        norm = torch.linalg.vector_norm(part, dtype=torch.float64)
+        total += norm.pow(2).to(total.device) * share
     if world_size > 1:
         torch_dist.all_reduce(total)
     return total.sqrt()
@@ -157,10 +178,12 @@ def exchange_device(otherwise: torch.device) -> torch.device:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, replicas: Replicas | None = None
+) -> Tensor:
     """Scale all gradients to a norm over all ranks of at most max_norm; return it as it was (collective)."""
     trained = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = gradient_norm(trained)
+    norm = gradient_norm(trained, replicas)
     # As torch's clip_grad_norm_: always a product, so that the host does not wait for the device.
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in trained:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -43,10 +45,17 @@ class ByteTransformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens int64 [batch, seq] -> logits [batch, seq, vocab]."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.dropout(self.embedding(tokens) + self.positions(places))
+        x = self._embed(tokens)
         for block in self.blocks:
             x = block(x)
+        return self._logits(x)
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x: torch.Tensor = self.dropout(self.embedding(tokens) + self.positions(places))
+        return x
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 
@@ -58,6 +67,11 @@ class ByteTransformer(nn.Module):
             "blocks.*.mlp.1": "colwise",
             "blocks.*.mlp.3": "rowwise",
         }
+
+    def pipeline_layers(self) -> list[tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]]:
+        """What `forward` does, step by step, with the names of what each step uses."""
+        blocks = [(block, (f"blocks.{place}",)) for place, block in enumerate(self.blocks)]
+        return [(self._embed, ("embedding", "positions")), *blocks, (self._logits, ("norm", "head"))]
 
 
 class _Block(nn.Module):

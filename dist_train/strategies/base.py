@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from dist_train.distributed.place import Place, check_together
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
+
+B = TypeVar("B")
+B_contra = TypeVar("B_contra", contravariant=True)
 
 
 class StrategyOptions(BaseModel):
@@ -27,6 +31,20 @@ def is_for_one_process(strategy: object) -> bool:
 def places_model(strategy: object) -> bool:
     """Whether `wrap` takes the model where it was built (`places_model`, which may be left out)."""
     return bool(getattr(strategy, "places_model", False))
+
+
+def refuse_micro_batches(strategy: object, options: StrategyOptions, world_size: int, count: int) -> None:
+    """Ask a strategy whether a step may have so many micro-batches: a member that may be left out.
+
+    Args:
+        count: micro-batches of each rank in a step (`trainer.accumulate`).
+
+    Raises:
+        ConfigError: it may not.
+    """
+    chosen = getattr(strategy, "refuse_micro_batches", None)
+    if chosen is not None:
+        chosen(options, world_size, count)
 
 
 def refuse_device(strategy: object, options: StrategyOptions, device: str) -> None:
@@ -114,3 +132,37 @@ class Strategy(Protocol):
         the device at every step.
         """
         ...
+
+
+class MicroBatchWork(Protocol[B_contra]):
+    """What a step does with each micro-batch."""
+
+    def loss(self, batch: B_contra) -> Tensor:
+        """Call the model once, by `once_per_stage`; return what the backward pass begins at.
+
+        What it returns on a rank that does not know the model's output is not looked at.
+        """
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass from what `loss` has returned."""
+
+
+@runtime_checkable
+class StepStrategy(Protocol):
+    """A strategy that does all forward and backward passes of a step itself: both members, or neither.
+
+    Without them each micro-batch's forward and backward pass follow each other.
+    """
+
+    def run_step(self, module: nn.Module, batches: Sequence[B], work: MicroBatchWork[B]) -> None:
+        """Run the passes of a step's micro-batches; `.grad` is then the mean over the shares of the data."""
+        ...
+
+    def gradient_norm(self, module: nn.Module) -> Tensor:
+        """The norm of the whole gradient, each element once; equal on all ranks (collective)."""
+        ...
+
+
+def runs_steps(strategy: Strategy) -> TypeGuard[StepStrategy]:
+    """Whether a strategy does the passes of a step itself."""
+    return isinstance(strategy, StepStrategy)

@@ -22,6 +22,7 @@ from dist_train.strategies.base import (
     is_for_one_process,
     place_of,
     places_model,
+    runs_steps,
 )
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepared_models import remember_strategy
@@ -142,7 +143,7 @@ def check_options(strategy: Strategy, options: dict[str, Any]) -> StrategyOption
 
 def _hooked(wrapped: nn.Module, strategy: Strategy, run: Run) -> nn.Module:
     alone = run.world_size == 1
-    if alone or strategy.averages:
+    if alone or (strategy.averages and not runs_steps(strategy)):
         run.gradients.track(wrapped)
     else:
         run.gradients.exchanged_otherwise(wrapped)

@@ -31,7 +31,7 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     Raises:
         UsageError: another model.
     """
-    return _strategy_of(model, "dt.no_sync").no_sync(model)
+    return strategy_of(model, "dt.no_sync").no_sync(model)
 
 
 def clip_grad_norm_(model: nn.Module, max_norm: float) -> Tensor | float:
@@ -47,10 +47,18 @@ def clip_grad_norm_(model: nn.Module, max_norm: float) -> Tensor | float:
     Raises:
         UsageError: another model.
     """
-    return _strategy_of(model, "dt.clip_grad_norm_").clip_norm(model, max_norm)
+    return strategy_of(model, "dt.clip_grad_norm_").clip_norm(model, max_norm)
 
 
-def _strategy_of(model: nn.Module, what: str) -> Strategy:
+def strategy_of(model: nn.Module, what: str) -> Strategy:
+    """The strategy by which a model was prepared.
+
+    Args:
+        what: the call, for the error.
+
+    Raises:
+        UsageError: it is not what dt.prepare has returned.
+    """
     found = _strategies.get(model)
     if found is None:
         raise UsageError(

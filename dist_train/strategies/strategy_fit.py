@@ -14,6 +14,7 @@ from dist_train.strategies.base import (
     is_for_one_process,
     places_of,
     refuse_device,
+    refuse_micro_batches,
 )
 from dist_train.strategies.prepare import check_options, load_strategy
 
@@ -34,7 +35,11 @@ class FittedStrategy:
 
 
 def fit_strategy(
-    name: str, options: Mapping[str, Any], world_size: int, device: str | None = None
+    name: str,
+    options: Mapping[str, Any],
+    world_size: int,
+    device: str | None = None,
+    accumulate: int | None = None,
 ) -> FittedStrategy:
     """Choose as `prepare` and the trainer do, without a process group.
 
@@ -43,10 +48,12 @@ def fit_strategy(
         options: unchecked.
         world_size: ranks of the whole job.
         device: `cpu` or `cuda`; None: not known yet.
+        accumulate: micro-batches of an optimizer step; None: not known yet.
 
     Raises:
         ConfigError: an unknown name or option, options that contradict each other or the device, a strategy
-            for one process on several ranks, or ranks that do not fit the mesh.
+            for one process on several ranks, ranks that do not fit the mesh, or fewer micro-batches than
+            the strategy needs.
     """
     strategy = load_strategy(name)
     checked = check_options(strategy, dict(options))
@@ -62,4 +69,6 @@ def fit_strategy(
     if world_size == 1 and not alone:
         strategy = load_strategy("single")
         checked = strategy.Options()
+    if accumulate is not None:
+        refuse_micro_batches(strategy, checked, world_size, accumulate)
     return FittedStrategy(strategy, checked, places_of(strategy, checked, world_size)[0])

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from dist_train.distributed.parameter_shards import is_sharded, sharded_modules
+from dist_train.strategies.stages.pipeline_module import pipeline_of
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -32,8 +33,10 @@ def find_ddp(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def is_wrapped(model: nn.Module) -> bool:
-    """Whether the model is inside DDP or DataParallel already, or spread over ranks."""
-    if sharded_modules(model) or any(is_sharded(parameter) for parameter in model.parameters()):
+    """Whether the model is inside DDP or DataParallel already, spread over ranks or cut into stages."""
+    if sharded_modules(model) or pipeline_of(model) is not None:
+        return True
+    if any(is_sharded(parameter) for parameter in model.parameters()):
         return True
     while not isinstance(model, DistributedDataParallel | DataParallel):
         original = model._modules.get("_orig_mod")

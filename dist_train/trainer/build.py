@@ -35,10 +35,18 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
-from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of, places_model
+from dist_train.strategies.base import (
+    Strategy,
+    StrategyOptions,
+    is_for_one_process,
+    place_of,
+    places_model,
+    refuse_micro_batches,
+)
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
+from dist_train.strategies.stages.pipeline_module import pipeline_of
 from dist_train.strategies.warmup import warm_up
 from dist_train.trainer.build_components import Components
 from dist_train.trainer.callback_hooks import CallbackHooks
@@ -82,6 +90,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         ConfigError: a component or option does not fit; the message names its key.
     """
     strategy, options = _strategy(config, run)
+    refuse_micro_batches(strategy, options, run.world_size, config.trainer.accumulate)
     run.take_place(place_of(strategy, options, run.rank, run.world_size))
     data = _data(config, components, run)
     model, called = _wrapped_model(config, components.model, run, strategy, options)
@@ -102,6 +111,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
             hint="set data.evaluation, or choose another schedule",
         )
     units = UnitCounter(components.task, run.control, data.sample, run.place.counts)
+    pipeline = pipeline_of(model)
     pace, sinks, bare_model = Pace(), _sinks(config, run, run_dir, horizon), strategy.unwrap(model)
     records = Records(
         run,
@@ -109,7 +119,9 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         Reducer(run.control, run.place.counts),
         sinks,
         pace,
-        OwnWork(bare_model if called is None else called),
+        OwnWork(bare_model if called is None else called)
+        if pipeline is None
+        else OwnWork(pipeline.layers),  # the model's call also waits for the stage before
     )
     hooks = CallbackHooks(
         components.callbacks,

@@ -6,43 +6,36 @@ import torch
 import torch.distributed as torch_dist
 
 from dist_train.config.schema import RunConfig
+from dist_train.distributed.place import Place
 from dist_train.rundir.display_number import display_number
 from dist_train.trainer.training_position import Horizon, Position
 
 
 def start_line(
-    config: RunConfig,
-    name: str,
-    strategy: str,
-    horizon: Horizon,
-    world_size: int,
-    device: torch.device,
-    data_size: int | None = None,
+    config: RunConfig, name: str, strategy: str, horizon: Horizon, place: Place, device: torch.device
 ) -> str:
-    """`training digits: 1438 samples, 10 epochs, batch 64 = 4 ranks x 16 x 1, ddp on cpu (gloo), seed 0`."""
+    """`training digits: 1438 samples, 10 epochs, batch 64 = 4 ranks x 16 x 1, ddp on cpu (gloo), seed 0`.
+
+    Where several ranks read the same data, they are a group: `batch 64 = 2 groups of 2 ranks x 32 x 1`.
+    """
     trainer = config.trainer
     length = _plural(trainer.epochs, "epoch") if trainer.epochs else _plural(trainer.steps or 0, "step")
-    batch = batch_split(horizon.batch_size, world_size, trainer.accumulate, data_size)
+    batch = batch_split(horizon.batch_size, place.data_size, trainer.accumulate, place.world_size)
     return (
         f"training {name}: {_plural(horizon.samples, 'sample')}, {length}, {batch}, "
         f"{strategy} on {_place(device)}, seed {config.seed}"
     )
 
 
-def batch_split(batch_size: int, world_size: int, accumulate: int, data_size: int | None = None) -> str:
-    """`batch 64 = 4 ranks x 16 x 1`: ranks x samples per micro-batch x micro-batches (a range if uneven).
-
-    Args:
-        data_size: shares of the data, where several ranks have one together: `2 groups of 2 ranks`.
-    """
-    shares = world_size if data_size is None else data_size
-    parts = shares * accumulate
+def batch_split(batch_size: int, data_size: int, accumulate: int, world_size: int) -> str:
+    """`batch 64 = 4 ranks x 16 x 1`: ranks x samples per micro-batch x micro-batches (a range if uneven)."""
+    parts = data_size * accumulate
     low, high = batch_size // parts, -(-batch_size // parts)
     samples = str(low) if low == high else f"{low}-{high}"
-    who = _plural(world_size, "rank")
-    if shares != world_size:
-        who = f"{_plural(shares, 'group')} of {_plural(world_size // shares, 'rank')}"
-    return f"batch {batch_size} = {who} x {samples} x {accumulate}"
+    ranks = _plural(world_size, "rank")
+    if data_size != world_size:
+        ranks = f"{_plural(data_size, 'group')} of {_plural(world_size // data_size, 'rank')}"
+    return f"batch {batch_size} = {ranks} x {samples} x {accumulate}"
 
 
 def resume_line(at: Position) -> str:

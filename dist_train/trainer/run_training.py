@@ -65,8 +65,7 @@ def train(
     if run.is_main:
         name = config.name or run_dir.path.name
         strategy = trainer.stepper.strategy.name
-        data_size = run.place.data_size
-        line = start_line(config, name, strategy, trainer.horizon, run.world_size, run.device, data_size)
+        line = start_line(config, name, strategy, trainer.horizon, run.place, run.device)
         print(line, flush=True)
     try:
         end = trainer.fit()

@@ -16,7 +16,8 @@ from dist_train.distributed.finite_numbers import gradient_number, on_one_rank
 from dist_train.distributed.pytree import map_tensors
 from dist_train.distributed.transfer import to_device
 from dist_train.rundir.times.span_clock import COMMUNICATION, span_clock
-from dist_train.strategies.base import Strategy
+from dist_train.strategies.base import Strategy, runs_steps
+from dist_train.strategies.stages.pipeline_module import once_per_stage
 from dist_train.trainer.finite_update import (
     FiniteUpdate,
     StepNumbers,
@@ -57,7 +58,9 @@ class Forward:
         if self._channels_last:
             batch = map_tensors(batch, _nhwc)
         with self._autocast():
-            return self.task.loss(self.model, batch)
+            output = once_per_stage(self.model, lambda: self.task.loss(self.model, batch))
+        # A stage of a pipeline that is not the last knows no loss; nor does its place count one.
+        return LossOutput(torch.zeros((), device=self._device)) if output is None else output
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._precision == "fp32":
@@ -132,19 +135,22 @@ class Stepper:
         clear_gradients(self._optimizer)
         if self._finite is not None:
             self._finite.begin()
-        losses = []
-        for micro_batch in micro_batches:
-            last = micro_batch.micro == micro_batch.micros - 1
-            with nullcontext() if last else self.strategy.no_sync(model):
-                losses.append(self._micro_batch(micro_batch, step_units, metric_sums))
-            del micro_batch  # before the next is read: its batch may be on the GPU
+        passes = _Passes(self.forward, self._units, step_units / self._data_size, metric_sums, self._finite)
+        if runs_steps(self.strategy):
+            self.strategy.run_step(model, list(micro_batches), passes)
+        else:
+            for micro_batch in micro_batches:
+                last = micro_batch.micro == micro_batch.micros - 1
+                with nullcontext() if last else self.strategy.no_sync(model):
+                    passes.backward(passes.loss(micro_batch))
+                del micro_batch  # before the next is read: its batch may be on the GPU
         norm = self._norm(model)
         if self._finite is not None:
             self._finite.apply(norm)
         else:
             self._optimizer.step()
         self._step_schedule()
-        return StepNumbers(tuple(losses), norm)
+        return StepNumbers(tuple(passes.losses), norm)
 
     def leave_out(self, micro_batches: Iterable[MicroBatch]) -> StepNumbers:
         """Read the step's micro-batches without training on them; the learning rate goes on."""
@@ -164,20 +170,45 @@ class Stepper:
 
     def _norm(self, model: nn.Module) -> Tensor:
         if self._clip_norm is None:
+            if runs_steps(self.strategy):
+                return self.strategy.gradient_norm(model)
             # The optimizer knows its parameters at once; a walk through the modules takes 1 us per parameter.
             return gradient_number(p for group in self._optimizer.param_groups for p in group["params"])
         return on_one_rank(self.strategy.clip_norm(model, self._clip_norm))
 
-    def _micro_batch(
-        self, micro_batch: MicroBatch, step_units: int, metric_sums: MetricSums | None
-    ) -> Tensor:
-        output = self.forward(micro_batch)
+
+class _Passes:
+    """The forward and backward passes of one step; keeps the losses of its micro-batches.
+
+    Args:
+        divisor: what each loss is divided by, step_units / W.
+        finite: the rule that leaves out an update; None without one.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        units: UnitCounter,
+        divisor: float,
+        metric_sums: MetricSums | None,
+        finite: FiniteUpdate | None,
+    ) -> None:
+        self._forward, self._units, self._divisor = forward, units, divisor
+        self._metric_sums, self._finite = metric_sums, finite
+        self.losses: list[Tensor] = []
+
+    def loss(self, micro_batch: MicroBatch) -> Tensor:
+        """The forward pass; returns total * W / step_units."""
+        output = self._forward(micro_batch)
         # An empty micro-batch takes part with weight 0, so that every rank runs the same collectives.
         total = output.total if micro_batch.count else output.total * 0
-        # total * W / step_units, as one operation.
-        mean = total / (step_units / self._data_size)
-        torch.autograd.backward([mean], [start_gradient(mean)] if self._finite is not None else None)
+        if self._metric_sums is not None:
+            units = self._units.of_micro_batch(micro_batch)
+            self._metric_sums.add(output, units, counts=micro_batch.count > 0)
+        self.losses.append(total.detach())
+        return total / self._divisor
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass from there."""
+        torch.autograd.backward([loss], [start_gradient(loss)] if self._finite is not None else None)
         span_clock().end_wait(COMMUNICATION)
-        if metric_sums is not None:
-            metric_sums.add(output, self._units.of_micro_batch(micro_batch), counts=micro_batch.count > 0)
-        return total.detach()

@@ -66,7 +66,8 @@ def check_storable(key: str, tensor: torch.Tensor) -> None:
         tensor = tensor.to_local()
     kind = type(tensor)
     plain = kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+    # One on the device meta may be another rank's; a save asks all of them.
+    if not plain or tensor.layout != torch.strided or tensor.is_quantized:
         raise CheckpointError(
             f"'{key}' is a {kind.__name__} ({tensor.layout}, {tensor.device.type}), which cannot be stored",
             hint="only dense tensors are stored; convert it in the object's state_dict()",

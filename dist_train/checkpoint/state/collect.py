@@ -47,6 +47,7 @@ class CollectedState:
         weights: the names of weights_hash -> manifest key of the stored tensor.
         per_rank: state key -> what is each rank's own; its entry has no content before it is gathered.
         sharded: state key -> tensors that are spread over ranks, by manifest key; `owned` has none of them.
+        absent_parameters: state key of an optimizer -> its parameters that other stages of a pipeline hold.
     """
 
     entries: dict[str, JsonValue] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class CollectedState:
     weights: dict[str, str] = field(default_factory=dict)
     per_rank: dict[str, PerRank] = field(default_factory=dict)
     sharded: dict[str, dict[str, ShardedTensor]] = field(default_factory=dict)
+    absent_parameters: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def sharded_tensors(self) -> dict[str, ShardedTensor]:
@@ -146,7 +148,10 @@ def collect(state: Mapping[str, Any]) -> CollectedState:
         if kind == "module":
             content = _collect_module(key, value, out)
         elif kind == "optimizer":
-            content = encode_optimizer(value, names_for(value, state), prefix, tensors)
+            names = names_for(value, state)
+            content = encode_optimizer(value, names, prefix, tensors)
+            if absent := [names[id(p)] for group in value.param_groups for p in group["params"] if p.is_meta]:
+                out.absent_parameters[key] = absent
         elif kind == "per_rank":
             out.per_rank[key], content = value, None
         elif kind == "tensor":

@@ -87,9 +87,15 @@ def parameter_names(module: nn.Module) -> dict[int, str]:
 
 
 def _ids_of_sharded(module: nn.Module) -> dict[str, int]:
-    """Of sharded parameters: a rank's part may have no memory, and is tied on all ranks or on none."""
-    parameters = module.named_parameters(remove_duplicate=False)
-    return {plain_name(name): id(parameter) for name, parameter in parameters if is_sharded(parameter)}
+    """Of sharded parameters: a rank's part may have no memory, and is tied on all ranks or on none.
+
+    The same of what other ranks hold (on the device meta).
+    """
+    tensors = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    return {plain_name(name): id(one) for name, one in tensors if is_sharded(one) or one.is_meta}
 
 
 def tied_names(tensors: Mapping[str, torch.Tensor], ids: Mapping[str, int] | None = None) -> dict[str, str]:

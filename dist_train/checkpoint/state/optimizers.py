@@ -128,6 +128,7 @@ def load_optimizer(
     state = {
         name: _decode_state(value, stored, to_keep, parameters.get(name))
         for name, value in entry["state"].items()
+        if name not in parameters or not parameters[name].is_meta  # of another rank's there is no state here
     }
     groups = []
     for group, mine in zip(entry["param_groups"], order, strict=True):

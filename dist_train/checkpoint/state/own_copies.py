@@ -28,6 +28,8 @@ class _OwnCopies(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         live = self._live.get(name)
+        if live is not None and live.is_meta:
+            return torch.empty_like(live)  # another rank's: nothing is read
         if live is not None and is_sharded(live) and live.shape == self._tensors.stored(name).shape:
             return as_spread(self._tensors.stored(name), live).clone()
         tensor = self._tensors[name]

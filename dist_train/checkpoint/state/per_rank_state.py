@@ -80,8 +80,9 @@ class OwnState:
 
 
 def names_of_entries(collected: CollectedState) -> JsonValue:
-    """Return the names of the PerRank entries, and whether there are sharded tensors, as they travel."""
-    return [[*sorted(collected.per_rank)], bool(collected.sharded)]
+    """Return names of PerRank entries, whether there are sharded tensors, and absent ones, as they travel."""
+    absent = any(tensor.is_meta for tensor in collected.tensors.values())
+    return [[*sorted(collected.per_rank)], bool(collected.sharded), absent]
 
 
 def refuse_unlike_entries(step: int, names: Sequence[JsonValue]) -> None:

@@ -73,6 +73,8 @@ def as_spread(stored: torch.Tensor | StoredTensor, target: torch.Tensor) -> torc
         stored: of the shape of `target`.
         target: plain, or a DTensor.
     """
+    if target.is_meta:
+        return torch.empty_like(target)  # another rank's: nothing is read
     if not is_sharded(target):
         return stored.read() if isinstance(stored, StoredTensor) else stored
     local = target.to_local()

@@ -47,7 +47,8 @@ def save_model(model: nn.Module, path: str | Path) -> None:
 
 def _write(model: nn.Module, path: Path) -> None:
     found = module_state(model)
-    if sharded := next((name for name, tensor in found.tensors.items() if is_sharded(tensor)), None):
+    spread = (name for name, tensor in found.tensors.items() if is_sharded(tensor) or tensor.is_meta)
+    if sharded := next(spread, None):
         raise CheckpointError(
             f"'{sharded}' is spread over ranks, and save_model writes what rank 0 holds",
             hint="save with CheckpointManager on all ranks; dist-train checkpoint export RUN --out FILE",

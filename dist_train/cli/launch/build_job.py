@@ -116,7 +116,9 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
     notices = (*target_notices, *devices.notices, *threads_notices, *flag_notices)
     if config is not None:
         source = ConfigSource(config_yaml or "", str(target.folder))
-        fit = check_strategy(config.strategy, spec.world_size, spec.device, origins, source)
+        fit = check_strategy(
+            config.strategy, config.trainer.accumulate, spec.world_size, spec.device, origins, source
+        )
         notices += () if fit.unchecked is None else (fit.unchecked,)
     if launcher.run_dir_on_nodes(spec) is None:
         notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))

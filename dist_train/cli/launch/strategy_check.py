@@ -51,6 +51,7 @@ class ConfigSource:
 
 def check_strategy(
     strategy: StrategyConfig,
+    accumulate: int,
     world_size: int,
     device: str | None,
     origins: Mapping[str, str],
@@ -59,6 +60,7 @@ def check_strategy(
     """Refuse a strategy whose options are wrong, or whose mesh does not have as many ranks as the job.
 
     Args:
+        accumulate: micro-batches of an optimizer step.
         device: `cpu` or `cuda`; None: not known.
         origins: where each value of the config was set.
         source: None: the model is not looked at.
@@ -68,7 +70,7 @@ def check_strategy(
     """
     if not _may_refuse(strategy, world_size):
         return StrategyFit()
-    command, asked = _question(strategy, world_size, device, source)
+    command, asked = _question(strategy, accumulate, world_size, device, source)
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -87,11 +89,15 @@ def check_strategy(
 
 
 def _question(
-    strategy: StrategyConfig, world_size: int, device: str | None, source: ConfigSource | None
+    strategy: StrategyConfig,
+    accumulate: int,
+    world_size: int,
+    device: str | None,
+    source: ConfigSource | None,
 ) -> tuple[list[str], str]:
     """The command of the process that is asked, and what it reads."""
     if source is None or world_size == 1 or not registry.declares("strategies", strategy.name, "NEEDS_MODEL"):
-        words = [strategy.name, str(world_size), device or "-", json.dumps(strategy.options)]
+        words = [strategy.name, str(world_size), device or "-", json.dumps(strategy.options), str(accumulate)]
         return [sys.executable, "-P", "-m", "dist_train.strategies", *words], ""
     asked = {
         "config": source.text,
@@ -125,6 +131,8 @@ def _refuse(strategy: StrategyConfig, error: ConfigError, origins: Mapping[str, 
         for name in strategy.options
         if re.search(rf"\b{re.escape(name)}\b", error.what)
     ]
+    if "trainer.accumulate" in error.what:
+        named = [*named, "trainer.accumulate"]
     where = next((origins[path] for path in (*named, "strategy.name") if path in origins), "")
     cause = f" ({error.cause})" if error.cause else ""
     text = f"`strategy`: {error.what}{cause}"

@@ -93,7 +93,8 @@ def check(
     device, procs = job_size(launch)
     world_size = launch.nodes * procs
     source_of_model = ConfigSource(dump_config(resolved.config), str(import_folder(path)), forward=True)
-    fit = check_strategy(strategy, world_size, device, resolved.origins, source_of_model)
+    accumulate = resolved.config.trainer.accumulate
+    fit = check_strategy(strategy, accumulate, world_size, device, resolved.origins, source_of_model)
     if fit.unchecked is not None:
         click.echo(f"[dist-train] {fit.unchecked}", err=True)
     targets = {where: part.target for where, _, part in components(resolved.config)}

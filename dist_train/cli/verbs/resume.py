@@ -229,8 +229,14 @@ def _strategy_notice(spec: JobSpec, source: str) -> list[str]:
     from dist_train.config.load import load_text
 
     resolved = load_text(spec.config_yaml or "", source)
-    model = ConfigSource(spec.config_yaml or "", str(spec.target.folder))
-    fit = check_strategy(resolved.config.strategy, spec.world_size, spec.device, resolved.origins, model)
+    fit = check_strategy(
+        resolved.config.strategy,
+        resolved.config.trainer.accumulate,
+        spec.world_size,
+        spec.device,
+        resolved.origins,
+        ConfigSource(spec.config_yaml or "", str(spec.target.folder)),
+    )
     return [] if fit.unchecked is None else [fit.unchecked]
 
 

@@ -78,6 +78,8 @@ class Gradients:
         """The strategy does with this module's gradients what it needs; they are not weighted."""
         if self._exchange_check is not None:
             self._exchange_check.add(module)
+        if self._on_step is None:
+            self._on_step = register_optimizer_step_post_hook(self._stepped)
 
     def forward_seen(self, module: nn.Module) -> None:
         """A prepared module is called."""

@@ -35,7 +35,8 @@ def check_strategy(
     Losses and gradient norms of 20 float64 steps, with clipping, two micro-batches each, and uneven and empty
     shares of the samples, equal those of a hand-written loop in one process within a relative 1e-9; the ranks
     begin with rank 0's weights; tied parameters stay tied and frozen ones as they are; unwrap gives the
-    user's own module; nothing is left when the run is closed. A strategy with `one_process` refuses two ranks
+    user's own module; nothing is left when the run is closed. A strategy with `run_step` is given as many
+    micro-batches as ranks. A strategy with `one_process` refuses two ranks
     by a ConfigError instead. Its places cover the data coordinates, and one rank of each counts. Its ranks
     hold what can be (`check_memory`).
 
@@ -205,13 +206,14 @@ def train_on_a_rank(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             inputs, targets = _batch(step)
             own = slice(place.data_rank, None, place.data_size)
             scale = place.data_size / len(inputs)
-            loss = _accumulate(strategy, wrapped, inputs[own], targets[own], scale)
+            loss = _accumulate(strategy, wrapped, inputs[own], targets[own], scale, run.world_size)
             norm = float(strategy.clip_norm(wrapped, _MAX_NORM))
             optimizer.step()
             steps.append((run.control.sum([loss if place.counts else 0.0])[0] / place.data_size, norm))
         plain: Any = strategy.unwrap(wrapped)
         unwraps, untied = plain is model, plain.last.weight is not plain.first.weight
-        thawed = not torch.equal(_whole(plain.fixed), _model(seed=0).fixed)
+        # A stage that does not use a parameter has no values of it.
+        thawed = not plain.fixed.is_meta and not torch.equal(_whole(plain.fixed), _model(seed=0).fixed)
     left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
     return {
         "steps": steps,
@@ -230,24 +232,54 @@ def _whole(tensor: Any) -> Tensor:
 
 
 def _accumulate(
-    strategy: Strategy, wrapped: nn.Module, inputs: Tensor, targets: Tensor, scale: float
+    strategy: Strategy, wrapped: nn.Module, inputs: Tensor, targets: Tensor, scale: float, world_size: int
 ) -> float:
     from contextlib import nullcontext
 
+    from dist_train.strategies.base import runs_steps
+
+    if runs_steps(strategy):
+        work = _Work(wrapped)
+        strategy.run_step(wrapped, _micro_batches(inputs, targets, scale, max(_MICRO, world_size)), work)
+        return work.total
     total = 0.0
-    for micro in range(_MICRO):
+    for micro, (x, y, weight) in enumerate(_micro_batches(inputs, targets, scale, _MICRO)):
         last = micro == _MICRO - 1
-        own = slice(micro, None, _MICRO)
-        x, y = inputs[own], targets[own]
-        # Without a sample a rank takes part with one that counts nothing.
-        weight = scale if len(x) else 0.0
-        if not len(x):
-            x, y = (part[:1] for part in _batch(0))
         with nullcontext() if last else strategy.no_sync(wrapped):
             loss = _loss(wrapped, x, y) * weight
             loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
+
+
+def _micro_batches(
+    inputs: Tensor, targets: Tensor, scale: float, count: int
+) -> list[tuple[Tensor, Tensor, float]]:
+    """Inputs, targets and weight of each; without a sample a rank takes part with one that counts nothing."""
+    parts = [(inputs[micro::count], targets[micro::count], scale) for micro in range(count)]
+    one, other = (part[:1] for part in _batch(0))
+    return [part if len(part[0]) else (one, other, 0.0) for part in parts]
+
+
+class _Work:
+    """A step's passes, for a strategy that orders them itself."""
+
+    def __init__(self, wrapped: nn.Module) -> None:
+        self._wrapped = wrapped
+        self.total = 0.0
+
+    def loss(self, batch: tuple[Tensor, Tensor, float]) -> Tensor:
+        import torch
+
+        from dist_train.strategies.stages.pipeline_module import once_per_stage
+
+        x, y, weight = batch
+        loss = once_per_stage(self._wrapped, lambda: _loss(self._wrapped, x, y) * weight)
+        self.total += 0.0 if loss is None else float(loss.detach())
+        return torch.zeros(()) if loss is None else loss
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -287,6 +319,13 @@ def _model(seed: int) -> Any:
 
         def tensor_parallel_plan(self) -> dict[str, str]:
             return {"gated": "fused_colwise:2", "down": "rowwise"}
+
+        def pipeline_layers(self) -> list[Any]:
+            def residual(layer: Any) -> Any:
+                return lambda x: x + layer(x)
+
+            inner = [(residual(layer), (f"layers.{i}",)) for i, layer in enumerate(self.layers)]
+            return [self.first, *inner, (lambda x: self.last(x) * self.fixed, ("last", "fixed"))]
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -16,6 +16,7 @@ from torch.nn import functional
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager
 from dist_train.checkpoint.format.boxes import whole as everything
+from dist_train.checkpoint.run_context import current_control
 from dist_train.checkpoint.state.part_boxes import boxes_of
 from dist_train.distributed.parameter_shards import is_sharded
 
@@ -36,6 +37,8 @@ class Layout:
     @property
     def parts(self) -> int:
         """In how many a matrix is cut."""
+        if self.strategy == "pipeline":
+            return int(self.options.get("shard", 1))
         return {"single": 1, "ddp": 1, "hsdp": self.ranks // 2}.get(self.strategy, self.ranks)
 
 
@@ -48,6 +51,8 @@ LAYOUTS = (
     Layout("hsdp", 4),
     Layout("tensor_parallel", 2),
     Layout("fsdp_tensor_parallel", 4),
+    Layout("pipeline", 2),
+    Layout("pipeline", 4, {"stage": 2, "shard": 2}),
 )
 
 
@@ -87,16 +92,25 @@ class Model(nn.Module):
         self.register_buffer("seen", torch.zeros(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        x = self.embedding(tokens)
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
+        return self.score(x)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return self.embedding(tokens)
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
         return (self.head(x) + self.again(x)) * self.scale
 
     def tensor_parallel_plan(self) -> dict[str, str]:
         """What tensor parallelism cuts."""
         rowwise = {"blocks.*.down": "rowwise", "blocks.*.closed": "rowwise"}
         return {"blocks.*.up": "colwise", "blocks.*.gated": "fused_colwise:3", **rowwise}
+
+    def pipeline_layers(self) -> list[Any]:
+        return [(self.embed, ["embedding", "seen"]), *self.blocks, (self.score, ["head", "again", "scale"])]
 
 
 def make(layout: Layout, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -117,8 +131,13 @@ def train(run: Any, model: nn.Module, optimizer: torch.optim.Optimizer, first: i
         tokens = torch.randint(0, 5, (12, 4), generator=torch.Generator().manual_seed(step))
         tokens = tokens[run.place.data_rank :: run.place.data_size]
         optimizer.zero_grad()
-        functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        batches = tokens.split(3)
+        dt.forward_backward(model, batches, loss_sum, [batch.numel() for batch in batches])
         optimizer.step()
+
+
+def loss_sum(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,11 +162,17 @@ def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     """A digest of each whole tensor of the model and the optimizer, by name (collective)."""
     plain = dt.unwrap(model)
     names = {id(parameter): name for name, parameter in plain.named_parameters()}
-    found = {name: digest(whole(tensor)) for name, tensor in plain.state_dict().items()}
+    state_dict = {name: tensor for name, tensor in plain.state_dict().items() if not tensor.is_meta}
+    found = {name: digest(whole(tensor)) for name, tensor in state_dict.items()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             found[f"{names[id(parameter)]}/{key}"] = digest(whole(value))
-    return found
+    if len(state_dict) == len(plain.state_dict()):
+        return found
+    everywhere: dict[str, str] = {}  # each stage of a pipeline has its own
+    for row in current_control().all_gather(found):
+        assert all(everywhere.setdefault(name, value) == value for name, value in row.items())
+    return everywhere
 
 
 def save(layout: Layout, folder: Path, steps: int = 2) -> tuple[dict[str, str], dict[str, str]]:

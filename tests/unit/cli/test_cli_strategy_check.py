@@ -43,6 +43,16 @@ UNFIT = [
     pytest.param(
         ["strategy=fsdp", "strategy.param_dtype=fp8"], ["param_dtype='fp8'", "'bf16'"], id="bad-value"
     ),
+    pytest.param(
+        ["strategy=pipeline", "strategy.stage=3", "trainer.accumulate=3"],
+        ["stage 3 on 4 ranks", "nodes x ranks"],
+        id="stages",
+    ),
+    pytest.param(
+        ["strategy=pipeline", "strategy.stage=2", "trainer.accumulate=1"],
+        ["2 stages, and trainer.accumulate is 1", "trainer.accumulate=2"],
+        id="micro-batches",
+    ),
     pytest.param(["strategy=single"], ["'single' cannot train on 4 ranks", "ddp"], id="single"),
     pytest.param(["strategy=dp"], ["'dp' cannot train on 4 ranks"], id="dp"),
     pytest.param(

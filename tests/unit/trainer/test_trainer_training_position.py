@@ -31,10 +31,10 @@ def test_a_length_in_steps_may_cut_the_last_epoch() -> None:
 
 
 def test_the_start_line_shows_the_split_of_the_batch() -> None:
-    assert batch_split(64, 4, 1) == "batch 64 = 4 ranks x 16 x 1"
-    assert batch_split(64, 1, 2) == "batch 64 = 1 rank x 32 x 2"
-    assert batch_split(64, 4, 2, data_size=2) == "batch 64 = 2 groups of 2 ranks x 16 x 2"
-    assert batch_split(64, 3, 1) == "batch 64 = 3 ranks x 21-22 x 1"
+    assert batch_split(64, 4, 1, 4) == "batch 64 = 4 ranks x 16 x 1"
+    assert batch_split(64, 1, 2, 1) == "batch 64 = 1 rank x 32 x 2"
+    assert batch_split(64, 3, 1, 3) == "batch 64 = 3 ranks x 21-22 x 1"
+    assert batch_split(64, 2, 4, 8) == "batch 64 = 2 groups of 4 ranks x 8 x 4"
     assert resume_line(Position(42, 1, 1216, 2654)) == "resumed from step 42 (epoch 2, sample 1216)"
 
 

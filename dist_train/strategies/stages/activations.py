@@ -1,0 +1,119 @@
+"""Send what a stage returns to the next one, and the gradients back.
+
+Each message begins with a header of dtypes and shapes: micro-batches of a step may be of unequal sizes, and a
+step may be shorter than the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+from torch import Tensor
+
+from dist_train.errors import UsageError
+
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
+_MOST_TENSORS, _MOST_DIMENSIONS = 8, 8
+_OF_TENSOR = 3 + _MOST_DIMENSIONS
+_HEADER = 2 + _MOST_TENSORS * _OF_TENSOR
+Group = torch_dist.ProcessGroup
+
+
+@dataclass
+class Sending:
+    """Messages on their way: their memory is kept until they have arrived."""
+
+    _waiting: list[tuple[Any, Tensor]] = field(default_factory=list)
+
+    def send(self, tensor: Tensor, to: int, group: Group) -> None:
+        """Begin to send a tensor, as bytes."""
+        raw = _as_bytes(tensor.detach().contiguous())
+        if raw.numel():
+            self._waiting.append((torch_dist.isend(raw, to, group=group), raw))
+
+    def finish(self, all_but: int = 0) -> None:
+        """Wait until everything has arrived, but for so many of the newest messages."""
+        # gloo does not say of a message that it has arrived: it must be waited for.
+        while len(self._waiting) > all_but:
+            work, _ = self._waiting.pop(0)
+            work.wait()
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """The tensors that a stage returns to the next one.
+
+    Raises:
+        UsageError: it is neither a tensor nor a tuple of a few.
+    """
+    tensors = list(output) if isinstance(output, tuple) else [output]
+    known = all(isinstance(t, Tensor) and t.dtype in _DTYPES and t.dim() <= _MOST_DIMENSIONS for t in tensors)
+    if not known or not 0 < len(tensors) <= _MOST_TENSORS:
+        shown = [
+            f"{t.dtype} {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__ for t in tensors
+        ]
+        raise UsageError(
+            f"the last layer of a stage returns {type(output).__name__} ({', '.join(shown[:8])})",
+            cause=f"a tensor, or a tuple of at most {_MOST_TENSORS}, can be sent to the next stage",
+            hint="let the layers pass tensors on, or cut the stages elsewhere: split=[names of layers]",
+        )
+    return tensors
+
+
+def send_output(output: Any, to: int, headers: Group, group: Group, sending: Sending) -> list[Tensor]:
+    """Begin to send a stage's output; return its tensors."""
+    tensors = tensors_of(output)
+    header = torch.zeros(_HEADER, dtype=torch.int64)
+    header[0], header[1] = len(tensors), int(isinstance(output, tuple))
+    for place, tensor in enumerate(tensors):
+        row = [_DTYPES.index(tensor.dtype), int(tensor.requires_grad), tensor.dim(), *tensor.shape]
+        begin = 2 + place * _OF_TENSOR
+        header[begin : begin + len(row)] = torch.tensor(row)
+    sending.send(header, to, headers)
+    for tensor in tensors:
+        sending.send(tensor, to, group)
+    return tensors
+
+
+def receive_output(
+    source: int, headers: Group, group: Group, device: torch.device
+) -> tuple[Any, list[Tensor]]:
+    """Return what a stage has sent, and its tensors: leaves of this rank's graph."""
+    header = torch.zeros(_HEADER, dtype=torch.int64)
+    receive(header, source, headers)
+    count, is_tuple, *rest = header.tolist()
+    tensors = []
+    for place in range(count):
+        dtype, requires_grad, dim, *shape = rest[place * _OF_TENSOR : (place + 1) * _OF_TENSOR]
+        tensor = torch.empty(shape[:dim], dtype=_DTYPES[dtype], device=device)
+        receive(tensor, source, group)
+        tensors.append(tensor.requires_grad_(bool(requires_grad) and torch.is_grad_enabled()))
+    return (tuple(tensors) if is_tuple else tensors[0]), tensors
+
+
+def receive(tensor: Tensor, source: int, group: Group) -> None:
+    """Fill a contiguous tensor with what a rank has sent."""
+    raw = _as_bytes(tensor)
+    if raw.numel():
+        work = torch_dist.irecv(raw, source, group=group)
+        assert work is not None
+        work.wait()
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
