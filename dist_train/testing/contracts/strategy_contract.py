@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
@@ -312,10 +312,12 @@ def _model(seed: int) -> Any:
             x = self.first(x)
             for layer in self.layers:
                 x = x + layer(x)
-            gate, value = self.gated(x).chunk(2, dim=-1)
-            x = x + self.down(torch.tanh(gate) * value)
-            out: Tensor = self.last(x) * self.fixed
+            out: Tensor = self.last(self.mix(x)) * self.fixed
             return out
+
+        def mix(self, x: Tensor) -> Tensor:
+            gate, value = self.gated(x).chunk(2, dim=-1)
+            return x + cast("Tensor", self.down(torch.tanh(gate) * value))
 
         def tensor_parallel_plan(self) -> dict[str, str]:
             return {"gated": "fused_colwise:2", "down": "rowwise"}
@@ -325,7 +327,8 @@ def _model(seed: int) -> Any:
                 return lambda x: x + layer(x)
 
             inner = [(residual(layer), (f"layers.{i}",)) for i, layer in enumerate(self.layers)]
-            return [self.first, *inner, (lambda x: self.last(x) * self.fixed, ("last", "fixed"))]
+            mixed = (self.mix, ("gated", "down"))
+            return [self.first, *inner, mixed, (lambda x: self.last(x) * self.fixed, ("last", "fixed"))]
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

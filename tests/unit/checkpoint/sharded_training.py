@@ -144,7 +144,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor (collective where it is sharded)."""
     if not is_sharded(tensor):
         return tensor.detach().contiguous()
-    # Not by full_tensor(), which gives the rows of fused layers in another order if they are cut twice.
+    if "tensor" not in (tensor.device_mesh.mesh_dim_names or ()):
+        return tensor.full_tensor().detach().contiguous()
+    # full_tensor() gives the rows of fused layers in another order if they are cut twice.
     own = [(box, tensor.to_local().detach()[place]) for box, place in boxes_of("", tensor)]
     everywhere: list[Any] = [None] * torch_dist.get_world_size()
     torch_dist.all_gather_object(everywhere, own)
