@@ -118,8 +118,10 @@ def shard_model(
     """
     names, sizes = zip(*mesh, strict=True)
     _refuse_offload_on_cpu(options, run.device.type)
-    _refuse_unfit(model)
-    units = choose_units(model, options.units, options.unit_parameters)
+    # Not what torch.compile has put around it: names of modules are those of the program.
+    plain = unwrap(model)
+    _refuse_unfit(plain)
+    units = choose_units(plain, options.units, options.unit_parameters)
     chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
     take_rank_zero_weights(model, run)
