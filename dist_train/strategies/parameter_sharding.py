@@ -136,8 +136,10 @@ def fitting_units(model: nn.Module, run: Run, options: ShardingOptions) -> list[
         ConfigError: the model, the options and the device do not fit together.
     """
     _refuse_offload_on_cpu(options, run.device.type)
-    _refuse_unfit(model)
-    units = choose_units(model, options.units, options.unit_parameters)
+    # Not what torch.compile has put around it: names of modules are those of the program.
+    plain = unwrap(model)
+    _refuse_unfit(plain)
+    units = choose_units(plain, options.units, options.unit_parameters)
     refuse_unlike_models(model, run.control)
     return units
 

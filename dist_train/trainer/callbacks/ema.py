@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dist_train.checkpoint.state.module_state import module_state
 from dist_train.checkpoint.state.sharded_tensors import as_spread
-from dist_train.distributed.parameter_shards import is_sharded
+from dist_train.distributed.parameter_shards import is_sharded, own_part
 from dist_train.errors import ConfigError
 from dist_train.trainer.callback import Callback, CallbackContext
 
@@ -73,8 +73,9 @@ class EMA(Callback):
         floating = [name for name in live if name not in self._copied]
         with torch.no_grad():
             # One call for all of them: a loop over the tensors would cost some microseconds each.
-            averages = [self._average[name] for name in floating]
-            torch._foreach_lerp_(averages, [live[name] for name in floating], 1 - self._decay)
+            # Of this rank's parts: buffers are plain beside sharded parameters, which torch does not mix.
+            averages = [own_part(self._average[name]) for name in floating]
+            torch._foreach_lerp_(averages, [own_part(live[name]) for name in floating], 1 - self._decay)
             for name in self._copied:
                 self._average[name].copy_(live[name])
         self._share_buffers(context)

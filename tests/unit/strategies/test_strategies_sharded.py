@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # it sets an environment variable: not inside a test
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 import dist_train as dt
 from dist_train.errors import ConfigError, DistTrainError, UsageError
@@ -206,6 +208,20 @@ def test_buffers_are_rank_zeros_before_each_forward_or_each_ranks_own(broadcast:
     (of_zero, _), (of_one, after) = run_ranks(buffers, 2, args=(broadcast,))
     assert of_zero != of_one
     assert after == (of_zero if broadcast else of_one)
+
+
+def units_of_compiled(options: dict[str, Any]) -> list[str]:
+    """Names of the units inside of a compiled model."""
+    with dt.init(device="cpu", timeout_s=20):
+        net = Net()
+        dt.prepare(torch.compile(net, backend="eager"), "fsdp", **options)
+        return [name for name, module in net.named_modules() if isinstance(module, FSDPModule)]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("options", [{"units": ["layers.*"]}, {"unit_parameters": 15}])
+def test_units_of_a_compiled_model_have_the_names_of_the_program(options: dict[str, Any]) -> None:
+    assert run_ranks(units_of_compiled, 2, args=(options,)) == [["layers.0", "layers.1"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import dist_train as dt
 from dist_train.testing import run_ranks
+from dist_train.trainer.callbacks.ema import EMA
 
 
 class Small(nn.Module):
@@ -154,3 +156,41 @@ def test_gradients_that_wait_in_another_dtype_are_rescaled_to_the_sum_of_units()
         assert (none, pending) == (False, True)
         for name, values in expected.items():
             assert found[name] == pytest.approx(values, rel=0.05, abs=0.005)
+
+
+class Normed(Small):
+    """Buffers that an average takes in, beside sharded parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.norm(super().forward(x))
+        return found
+
+
+def averages(strategy: str) -> dict[str, list[float]]:
+    """The averages of a callback after a step that sets all weights to 1."""
+    with dt.init(device="cpu", seed=0, timeout_s=60) as run:
+        torch.manual_seed(0)
+        model = dt.unwrap(dt.prepare(Normed(), strategy))
+        context: Any = SimpleNamespace(model=model, run=run, step=1)
+        average = EMA(decay=0.5)
+        average.on_start(context)
+        with torch.no_grad():
+            for one in (*model.parameters(), model.get_buffer("norm.running_mean")):
+                one.fill_(1.0)
+        average.on_step_end(context)
+        state: dict[str, Any] = average.state_dict()
+        return {
+            name: (one.full_tensor() if hasattr(one, "full_tensor") else one).flatten().tolist()
+            for name, one in state.items()
+        }
+
+
+@pytest.mark.multiprocess
+def test_an_average_takes_in_plain_buffers_beside_sharded_parameters() -> None:
+    (expected,) = run_ranks(averages, 1, args=("ddp",))
+    assert expected["norm.running_mean"] == [0.5] * 4
+    assert run_ranks(averages, 2, args=("fsdp",)) == [expected] * 2
