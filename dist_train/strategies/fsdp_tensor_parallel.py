@@ -22,9 +22,9 @@ from dist_train.strategies.parameter_sharding import (
 )
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import take_rank_zero_weights
+from dist_train.strategies.tensor_cut.cut_memory import with_parts
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import with_parts
 from dist_train.strategies.tensor_cut.tensor_plan import (
     CutPlan,
     compiled_is_refused,

@@ -15,9 +15,9 @@ from dist_train.distributed.run import Run
 from dist_train.strategies.base import StrategyOptions
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
+from dist_train.strategies.tensor_cut.cut_memory import tensor_memory, with_parts
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import tensor_memory, with_parts
 from dist_train.strategies.tensor_cut.tensor_plan import (
     CutPlan,
     compiled_is_refused,

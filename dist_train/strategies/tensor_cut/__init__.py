@@ -8,5 +8,5 @@ layer_hooks       forward passes that compute with this rank's parts
 cut_model         the parts in place of the parameters, as DTensors
 group_check       refuse ranks of one group that have unlike samples or random numbers
 whole_layers      the results of layers that are cut beside those of whole layers
-tensor_memory     what a rank holds, from shapes alone
+cut_memory        what a rank holds, from shapes alone
 """

@@ -216,7 +216,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("overrides", "said"), PLANS)
 def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) -> None:
-    from dist_train.estimate.plan_check import respond
+    from dist_train.estimate.layer_plan_check import respond
 
     words = ["strategy=tensor_parallel", "launch.gpus_per_node=2", *overrides]
     resolved = load_config(LANGUAGE_MODEL, words)

@@ -1,4 +1,4 @@
-"""`python -P -m dist_train.estimate.plan_check`: can a strategy that cuts layers cut this model?
+"""`python -P -m dist_train.estimate.layer_plan_check`: can a strategy that cuts layers cut this model?
 
 It builds the config's model without values, gives it the shapes of one rank, and runs the task's loss and its
 backward pass on a sample, also without values. The command line starts it as a process of its own, which
