@@ -3,6 +3,9 @@
 base                 `Strategy`: the protocol of all strategies, and their options
 single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
 fsdp, hsdp           and those that spread every parameter over ranks
+tensor_parallel      layers cut over ranks that compute every sample together
+fsdp_tensor_parallel both
+tensor_cut           how layers are cut: plans, parts, exchanges, checks
 parameter_sharding   what these have in common: torch's fully_shard, unit by unit
 sharding_units       which modules are units
 rank_zero_weights    rank 0's weights on all ranks, whose models must be alike

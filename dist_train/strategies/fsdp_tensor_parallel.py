@@ -22,11 +22,17 @@ from dist_train.strategies.parameter_sharding import (
 )
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import take_rank_zero_weights
+from dist_train.strategies.tensor_cut.cut_memory import with_parts
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import with_parts
-from dist_train.strategies.tensor_cut.tensor_plan import CutPlan, describe_plan, plan_cuts
+from dist_train.strategies.tensor_cut.tensor_plan import (
+    CutPlan,
+    compiled_is_refused,
+    describe_plan,
+    plan_cuts,
+)
 from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
+from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +83,8 @@ class FsdpTensorParallel(ShardedStrategy):
 
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         assert isinstance(options, FsdpTensorParallelOptions)
+        if unwrap(model) is not model:
+            raise compiled_is_refused(self.name)
         plan = self.plan(model, options, run.world_size)
         units = fitting_units(model, run, options)
         take_rank_zero_weights(model, run)

@@ -15,10 +15,15 @@ from dist_train.distributed.run import Run
 from dist_train.strategies.base import StrategyOptions
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
+from dist_train.strategies.tensor_cut.cut_memory import tensor_memory, with_parts
 from dist_train.strategies.tensor_cut.cut_model import ModelCutter
 from dist_train.strategies.tensor_cut.group_check import check_first_forward
-from dist_train.strategies.tensor_cut.tensor_memory import tensor_memory, with_parts
-from dist_train.strategies.tensor_cut.tensor_plan import CutPlan, describe_plan, plan_cuts
+from dist_train.strategies.tensor_cut.tensor_plan import (
+    CutPlan,
+    compiled_is_refused,
+    describe_plan,
+    plan_cuts,
+)
 from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
 from dist_train.strategies.unwrap import unwrap
 
@@ -52,6 +57,8 @@ class TensorParallel:
         return Place((("tensor", world_size),), 0, 1, counts=rank == 0)
 
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
+        if unwrap(model) is not model:
+            raise compiled_is_refused(self.name)
         plan = self.plan(model, options, run.world_size)
         refuse_unlike_models(model, run.control)
         take_rank_zero_weights(model, run)

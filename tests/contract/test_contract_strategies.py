@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dist_train import registry
@@ -14,17 +16,31 @@ def test_strategy(name: str) -> None:
     check_strategy(registry.load("strategies", name))
 
 
-MESHES = (
-    {"stage": 2, "replicate": 2},
-    {"stage": 2, "shard": 2, "schedule": "gpipe"},
-    {"split": ["layers.0", "layers.1", "last"]},
-)
+# The tied layers too are cut.
+_ALL = {
+    "first": "colwise_gathered",
+    "last": "colwise_gathered",
+    "gated": "fused_colwise:2",
+    "down": "rowwise",
+}
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("options", MESHES, ids=" ".join)
-def test_meshes_of_pipeline(options: dict[str, object]) -> None:
-    check_strategy(registry.load("strategies", "pipeline"), worlds=(4,), options=options)
+@pytest.mark.parametrize(
+    ("name", "ranks", "options"),
+    [
+        ("fsdp_tensor_parallel", 3, {"tensor": 3}),
+        ("fsdp_tensor_parallel", 4, {"tensor": 4, "units": ["gated"]}),
+        ("fsdp_tensor_parallel", 4, {"plan": _ALL, "reshard_after_forward": False}),
+        ("tensor_parallel", 3, {"plan": _ALL}),
+        ("pipeline", 4, {"stage": 2, "replicate": 2}),
+        ("pipeline", 4, {"stage": 2, "shard": 2, "schedule": "gpipe"}),
+        ("pipeline", 4, {"split": ["layers.0", "layers.1", "last"]}),
+    ],
+)
+def test_strategy_with_options(name: str, ranks: int, options: dict[str, Any]) -> None:
+    strategy = registry.load("strategies", name)
+    check_strategy(strategy, worlds=(ranks,), options=options)  # type: ignore[arg-type]
 
 
 def test_there_are_the_first_two() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FIRST = "tensor"
 
 
-class Stretch(NamedTuple):
+class Interval(NamedTuple):
     """Consecutive rows (or columns) of a whole tensor."""
 
     begin: int
@@ -42,7 +42,7 @@ def boxes_of(key: str, tensor: DTensor) -> list[PartBox]:
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         raise CheckpointError(f"'{key}' is spread over a mesh to which this rank does not belong")
-    stretches = [[Stretch(0, length)] for length in tensor.shape]
+    intervals = [[Interval(0, length)] for length in tensor.shape]
     cuts = [1] * tensor.dim()
     for dimension in _order(tensor):
         placement, size = tensor.placements[dimension], tensor.device_mesh.size(dimension)
@@ -50,10 +50,10 @@ def boxes_of(key: str, tensor: DTensor) -> list[PartBox]:
             continue
         layers = _layers(key, tensor, dimension, cuts)
         cut: int = placement.dim  # type: ignore[attr-defined]
-        stretches[cut] = _rows_of(stretches[cut], layers, size, coordinate[dimension])
+        intervals[cut] = _rows_of(intervals[cut], layers, size, coordinate[dimension])
         cuts[cut] *= size
-    _check_shape(key, tensor, stretches)
-    return _boxes(stretches)
+    _check_shape(key, tensor, intervals)
+    return _boxes(intervals)
 
 
 def _order(tensor: DTensor) -> list[int]:
@@ -80,52 +80,54 @@ def _layers(key: str, tensor: DTensor, dimension: int, cuts: Sequence[int]) -> i
     )
 
 
-def _rows_of(stretches: Sequence[Stretch], layers: int, size: int, rank: int) -> list[Stretch]:
+def _rows_of(intervals: Sequence[Interval], layers: int, size: int, rank: int) -> list[Interval]:
     """Of each layer this rank's rows: torch's own parts, all of one size, the last ones shorter or empty."""
-    total = sum(stretch.length for stretch in stretches)
+    total = sum(interval.length for interval in intervals)
     layer = total // layers
     part = -(-layer // size)
-    found: list[Stretch] = []
+    found: list[Interval] = []
     for number in range(layers):
         begin, end = number * layer + min(layer, part * rank), number * layer + min(layer, part * (rank + 1))
-        for stretch in _between(stretches, begin, end):
+        for interval in _between(intervals, begin, end):
             last = found[-1] if found else None
-            if last is not None and last.begin + last.length == stretch.begin:
-                found[-1] = Stretch(last.begin, last.length + stretch.length)
+            if last is not None and last.begin + last.length == interval.begin:
+                found[-1] = Interval(last.begin, last.length + interval.length)
             else:
-                found.append(stretch)
+                found.append(interval)
     return found
 
 
-def _between(stretches: Sequence[Stretch], begin: int, end: int) -> list[Stretch]:
-    """The rows `begin` to `end` of the stretches, counted one after the other."""
+def _between(intervals: Sequence[Interval], begin: int, end: int) -> list[Interval]:
+    """The rows `begin` to `end` of the intervals, counted one after the other."""
     found, place = [], 0
-    for stretch in stretches:
-        first, last = max(begin, place), min(end, place + stretch.length)
+    for interval in intervals:
+        first, last = max(begin, place), min(end, place + interval.length)
         if first < last:
-            found.append(Stretch(stretch.begin + first - place, last - first))
-        place += stretch.length
+            found.append(Interval(interval.begin + first - place, last - first))
+        place += interval.length
     return found
 
 
-def _boxes(stretches: Sequence[Sequence[Stretch]]) -> list[PartBox]:
-    along: list[list[tuple[Stretch, slice]]] = []
-    for of_dimension in stretches:
+def _boxes(intervals: Sequence[Sequence[Interval]]) -> list[PartBox]:
+    along: list[list[tuple[Interval, slice]]] = []
+    for of_dimension in intervals:
         place, row = 0, []
-        for stretch in of_dimension:
-            row.append((stretch, slice(place, place + stretch.length)))
-            place += stretch.length
+        for interval in of_dimension:
+            row.append((interval, slice(place, place + interval.length)))
+            place += interval.length
         along.append(row)
     found = []
     for cell in product(*along):
-        box = Box(tuple(stretch.begin for stretch, _ in cell), tuple(stretch.length for stretch, _ in cell))
+        box = Box(
+            tuple(interval.begin for interval, _ in cell), tuple(interval.length for interval, _ in cell)
+        )
         if box.elements:
             found.append(PartBox(box, tuple(own for _, own in cell)))
     return found
 
 
-def _check_shape(key: str, tensor: DTensor, stretches: Sequence[Sequence[Stretch]]) -> None:
-    shape = tuple(sum(stretch.length for stretch in row) for row in stretches)
+def _check_shape(key: str, tensor: DTensor, intervals: Sequence[Sequence[Interval]]) -> None:
+    shape = tuple(sum(interval.length for interval in row) for row in intervals)
     own = tensor.to_local()
     if own.numel() != Box(shape, shape).elements or (own.numel() and tuple(own.shape) != shape):
         raise CheckpointError(

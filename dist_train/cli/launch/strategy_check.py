@@ -106,7 +106,7 @@ def _question(
         "world_size": world_size,
         "device": device,
     }
-    return [sys.executable, "-P", "-m", "dist_train.estimate.plan_check"], json.dumps(asked)
+    return [sys.executable, "-P", "-m", "dist_train.estimate.layer_plan_check"], json.dumps(asked)
 
 
 def _may_refuse(strategy: StrategyConfig, world_size: int) -> bool:

@@ -7,5 +7,6 @@ tensor_group      exchanges between the ranks of a group, in forward and backwar
 layer_hooks       forward passes that compute with this rank's parts
 cut_model         the parts in place of the parameters, as DTensors
 group_check       refuse ranks of one group that have unlike samples or random numbers
-tensor_memory     what a rank holds, from shapes alone
+whole_layers      the results of layers that are cut beside those of whole layers
+cut_memory        what a rank holds, from shapes alone
 """

@@ -56,7 +56,7 @@ class _FirstForward:
         ]
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled() and module.training:
+        if torch.is_grad_enabled():
             self._began = True
             found: list[Tensor] = []
             map_tensors([list(args), dict(kwargs)], lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]

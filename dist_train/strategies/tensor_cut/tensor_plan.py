@@ -48,6 +48,15 @@ class CutPlan:
     cuts: Mapping[int, ParameterCut]
 
 
+def compiled_is_refused(strategy: str) -> ConfigError:
+    """Make the error for a model that torch.compile compiles as a whole."""
+    return ConfigError(
+        f"trainer.compile does not work with strategy {strategy}",
+        cause="exchanges within layers are hooks, at each of which the compiler would stop and start again",
+        hint="leave trainer.compile out",
+    )
+
+
 def plan_cuts(model: nn.Module, given: Plan | None, size: int) -> CutPlan:
     """Find the layers of a plan, and check that each can be cut.
 

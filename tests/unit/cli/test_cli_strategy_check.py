@@ -204,3 +204,54 @@ def test_a_check_that_fails_itself_is_said_and_refuses_nothing(
     said = dist_train("config", "check", DIGITS, "strategy=fsdp", *FOUR)
     assert said.code == 0
     assert "strategy fsdp could not be checked here (ImportError: libcudart.so.13)" in said.err
+
+
+LANGUAGE_MODEL = DIGITS.with_name("language_model.yaml")
+# The plan's styles of what is between qkv and the output, and what `config check` says.
+PLANS = [
+    pytest.param([], None, id="the-models-own"),
+    pytest.param(["model.args.heads=1"], "(1 of them) cannot be shared evenly by 2 ranks", id="heads"),
+    pytest.param(
+        ["strategy.plan={blocks.*.mlp.1: colwise}"],
+        "cannot be computed with the parts of one rank",
+        id="nothing-rowwise",
+    ),
+    pytest.param(
+        ["strategy.plan={blocks.*.mpl.1: colwise}"], "did you mean 'blocks.*.mlp.1'?", id="no-layer"
+    ),
+    pytest.param(["strategy.plan={head: colwise}"], "are one parameter", id="tied"),
+    pytest.param(["trainer.compile={}"], "trainer.compile does not work", id="compiled"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "said"), PLANS)
+def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) -> None:
+    from dist_train.estimate.layer_plan_check import respond
+
+    words = ["strategy=tensor_parallel", "launch.gpus_per_node=2", *overrides]
+    resolved = load_config(LANGUAGE_MODEL, words)
+    code, answer = respond(
+        {
+            "config": dump_config(resolved.config),
+            "world_size": resolved.config.launch.gpus_per_node,
+            "device": "cpu",
+            "forward": True,
+        }
+    )
+    if said is None:
+        assert (code, answer) == (0, {"mesh": (("tensor", 2),), "unchecked": None})
+    else:
+        assert code == 78
+        assert said in f"{answer['what']} {answer['hint']}"
+
+
+@pytest.mark.parametrize("verb", [("config", "check"), ("launch", "--dry-run")], ids=["check", "launch"])
+def test_a_plan_is_refused_in_a_process_of_its_own(
+    here: Path, dist_train: Any, verb: tuple[str, ...]
+) -> None:
+    words = ("strategy=tensor_parallel", "strategy.plan={blocks.*.mpl.1: colwise}")
+    said = dist_train(*verb, LANGUAGE_MODEL, *words, "--gpus-per-node", "2")
+    assert said.code == 78
+    assert "names no module of ByteTransformer" in said.err
+    assert "did you mean 'blocks.*.mlp.1'?" in said.err
+    assert list(here.iterdir()) == [], "no run directory"

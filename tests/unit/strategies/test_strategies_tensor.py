@@ -278,7 +278,7 @@ def test_heads_that_ranks_cannot_share_are_refused() -> None:
     assert len(plan_cuts(transformer(), None, 3).layers) == 8
 
 
-def test_a_model_without_a_plan_is_told_how_to_give_one() -> None:
+def test_a_model_without_a_plan_is_refused() -> None:
     with pytest.raises(ConfigError, match="Tied has no plan") as caught:
         plan_cuts(Tied(), None, 2)
     assert "tensor_parallel_plan()" in (caught.value.hint or "")

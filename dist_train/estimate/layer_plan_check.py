@@ -1,4 +1,4 @@
-"""`python -P -m dist_train.estimate.plan_check`: can a strategy that cuts layers cut this model?
+"""`python -P -m dist_train.estimate.layer_plan_check`: can a strategy that cuts layers cut this model?
 
 It builds the config's model without values, gives it the shapes of one rank, and runs the task's loss and its
 backward pass on a sample, also without values. The command line starts it as a process of its own, which
@@ -23,6 +23,7 @@ from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import make_shape_model
 from dist_train.strategies.rank_memory import as_on_a_rank
 from dist_train.strategies.strategy_fit import FittedStrategy, fit_strategy
+from dist_train.strategies.tensor_cut.tensor_plan import compiled_is_refused
 from dist_train.trainer.build_components import make_task
 from dist_train.trainer.pretrained import unstarted
 
@@ -68,6 +69,8 @@ def check_plan_of(config: RunConfig, fitted: FittedStrategy, world_size: int, fo
     Raises:
         ConfigError: it does not.
     """
+    if config.trainer.compile is not None:
+        raise compiled_is_refused(fitted.strategy.name)
     try:
         model = make_shape_model(config).model
     except Exception as error:  # of the user's own code: what it needs may only be where the ranks run
