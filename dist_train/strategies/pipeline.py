@@ -81,8 +81,8 @@ class PipelineStrategy:
         return _mesh(options, world_size).place(rank)
 
     def candidates(self, world_size: int) -> list[dict[str, int]]:
-        """The meshes of this size with several stages."""
-        sizes = [size for size in range(2, world_size + 1) if world_size % size == 0]
+        """Meshes of this size with two, four and eight stages."""
+        sizes = [size for size in (2, 4, 8) if world_size % size == 0]
         return [{"stage": size, "replicate": world_size // size} for size in sizes]
 
     def refuse_micro_batches(self, options: StrategyOptions, world_size: int, count: int) -> None:
@@ -145,6 +145,12 @@ class PipelineStrategy:
         """What each stage holds."""
         assert isinstance(options, PipelineOptions)
         mesh = _mesh(options, world_size)
+        if accumulate < mesh.stages:
+            raise ConfigError(
+                f"strategy pipeline: with trainer.accumulate={accumulate} a step has fewer micro-batches "
+                "than the model has stages",
+                hint=f"trainer.accumulate={mesh.stages} or more",
+            )
         cut = cut_into_stages(model, mesh.stages, options.split)
         return stage_memory(model, cut, mesh, options.schedule, accumulate)
 

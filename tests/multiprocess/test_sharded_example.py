@@ -37,19 +37,19 @@ def losses(finished: Finished) -> list[float]:
 
 
 @pytest.mark.proves(
-    "The language-model example has the same curve with ddp, fsdp and hsdp",
+    "The language-model example has the same curve with ddp, fsdp, hsdp and pipeline",
     limits="relative 1e-4 in float32, 12 steps on CPUs",
 )
 def test_the_curve_is_that_of_ddp_and_what_follows_a_run_works(tmp_path: Path) -> None:
     expected = losses(train(tmp_path, "ddp", 2))
     assert len(expected) == 12
-    for strategy, ranks in (("fsdp", 3), ("hsdp", 4)):
+    for strategy, ranks in (("fsdp", 3), ("hsdp", 4), ("pipeline", 2)):
         finished = train(tmp_path, strategy, ranks)
         assert losses(finished) == pytest.approx(expected, rel=1e-4)
         step = finished.run.checkpoints / "step-00000012"
         assert verify_checkpoint(step).ok
         shown = launch_cli(["checkpoint", "verify", str(step)], cwd=tmp_path)
-        copies = "no copies to compare" if strategy == "fsdp" else "2 copies compared"
+        copies = "2 copies compared" if strategy == "hsdp" else "no copies to compare"
         assert "whole" in shown.stdout, shown
         assert f"sharded, {copies}" in shown.stdout, shown
         out = tmp_path / f"{strategy}.safetensors"
