@@ -32,7 +32,8 @@ def respond(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
     Args:
         asked: `config` (text), `on_gpu`, `nodes`, `gpus_per_node`, `most_per_node` (for other sizes) and
-            `gpu_memory` (bytes, or None).
+            `gpu_memory` (bytes, or None). With `fit` alone: refuse a model that the config's own strategy
+            does not fit, and measure nothing.
     """
     try:
         from dist_train.estimate.job_estimate import JobEstimate
@@ -40,6 +41,9 @@ def respond(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         config = load_text(asked["config"], "config.yaml").config
         job = JobEstimate(config, on_gpu=asked["on_gpu"])
         size = (asked["nodes"], asked["gpus_per_node"])
+        if asked.get("fit"):
+            job.refuse_unfit(*size)
+            return 0, {"fits": True}
         return 0, job.record(*size, asked["most_per_node"], asked["gpu_memory"])
     except DistTrainError as error:
         if error.exit_code == ExitCode.INTERNAL:

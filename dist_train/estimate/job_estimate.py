@@ -93,6 +93,13 @@ class JobEstimate:
         self._on_gpu = on_gpu
         self.parts = MeasuredParts(self.config, make_shape_model(self.config), on_gpu)
 
+    def refuse_unfit(self, nodes: int, per_node: int) -> None:
+        """Raise ConfigError where the config's own strategy does not fit the ranks or the model."""
+        chosen = chosen_candidate(self.config, nodes, per_node)
+        accumulate = self.config.trainer.accumulate
+        fitted = chosen.fitted
+        memory_of(fitted.strategy, fitted.options, self.parts.model, chosen.world_size, accumulate)
+
     def row(self, candidate: Candidate, memory: int | None = None) -> Row:
         """One candidate.
 

@@ -44,6 +44,9 @@ from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
 
+# `launch` builds the model without values and cuts it, before any rank is started.
+FITS_BY_MODEL = True
+
 B = TypeVar("B")
 
 
@@ -163,7 +166,8 @@ def _mesh(options: StrategyOptions, world_size: int) -> StageMesh:
     replicate = options.replicate or max(1, world_size // (stages * options.shard))
     mesh = StageMesh(replicate, stages, options.shard)
     if mesh.world_size != world_size:
-        named = [("replicate", options.replicate), ("stage", options.stage), ("shard", options.shard)]
+        shard = options.shard if options.shard > 1 else None
+        named = [("replicate", options.replicate), ("stage", options.stage), ("shard", shard)]
         shown = " x ".join(f"{name} {size}" for name, size in named if size is not None)
         raise ConfigError(
             f"strategy pipeline: {shown} on {world_size} ranks",

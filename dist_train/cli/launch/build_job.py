@@ -24,7 +24,7 @@ from dist_train.cli.launch.profiled_ranks import refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.rank_environment import rank_environment, secret_names, threads_per_rank
 from dist_train.cli.launch.shown_ranks import shown_ranks
-from dist_train.cli.launch.strategy_check import check_strategy
+from dist_train.cli.launch.strategy_check import check_model, check_strategy
 from dist_train.cli.run.bundled_example import stands_for_bundled
 from dist_train.cli.run.find_run import ROOT
 from dist_train.errors import ConfigError, UsageError
@@ -118,7 +118,9 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
         fit = check_strategy(
             config.strategy, config.trainer.accumulate, spec.world_size, spec.device, origins
         )
-        notices += () if fit.unchecked is None else (fit.unchecked,)
+        size = (spec.nodes, spec.procs_per_node)
+        unchecked = fit.unchecked or check_model(config, Path(target.folder), *size, origins)
+        notices += () if unchecked is None else (unchecked,)
     if launcher.run_dir_on_nodes(spec) is None:
         notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))
     is_named = "run_dir" in typed or bool(typed.get("name"))

@@ -15,7 +15,10 @@ from dist_train.config.problems import Problem, raise_problems
 from dist_train.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dist_train.config.component import StrategyConfig
+    from dist_train.config.schema import RunConfig
 
 # A first import of torch from a network file system takes minutes.
 _TIMEOUT_S = 600.0
@@ -71,6 +74,52 @@ def check_strategy(
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return StrategyFit(unchecked=_not_checked(strategy.name, last))
     return StrategyFit(tuple((name, size) for name, size in answer["mesh"]))
+
+
+def check_model(
+    config: RunConfig, folder: Path, nodes: int, procs: int, origins: Mapping[str, str]
+) -> str | None:
+    """Refuse a model that its strategy cannot cut up so, where it says that the model decides about that.
+
+    The model is built without values in a process of its own, which imports what the config names.
+
+    Args:
+        folder: from which that is imported.
+
+    Returns:
+        why it could not be checked here, for a notice.
+
+    Raises:
+        ConfigError: naming the line, as for any other value.
+    """
+    name = config.strategy.name
+    if nodes * procs == 1 or not registry.declares("strategies", name, "FITS_BY_MODEL"):
+        return None
+    from dist_train.config import dump_config
+
+    asked = {
+        "config": dump_config(config),
+        "folder": str(folder),
+        "on_gpu": False,
+        "nodes": nodes,
+        "gpus_per_node": procs,
+        "fit": True,
+    }
+    command = [sys.executable, "-P", "-m", "dist_train.estimate"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked), capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _not_checked(name, str(error))
+    answer = _answer(done.stdout)
+    if done.returncode == ExitCode.CONFIG and answer is not None:
+        unfit = ConfigError(answer["what"], cause=answer["cause"], hint=answer["hint"])
+        _refuse(config.strategy, unfit, origins)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return _not_checked(name, last)
+    return None
 
 
 def _may_refuse(strategy: StrategyConfig, world_size: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from dist_train.cli.launch.prepare_run import write_plan
 from dist_train.cli.launch.profiled_ranks import profiled_ranks_at, refuse_unfit_profile
 from dist_train.cli.launch.rank_cores import refuse_unfit_binding
 from dist_train.cli.launch.shown_ranks import shown_ranks_at
-from dist_train.cli.launch.strategy_check import check_strategy
+from dist_train.cli.launch.strategy_check import check_model, check_strategy
 from dist_train.cli.launch.submit_job import finish_submission, print_notices, print_plan, submit_plan
 from dist_train.cli.live.display_mode import choose
 from dist_train.cli.options.param_types import (
@@ -236,7 +237,9 @@ def _strategy_notice(spec: JobSpec, source: str) -> list[str]:
         spec.device,
         resolved.origins,
     )
-    return [] if fit.unchecked is None else [fit.unchecked]
+    size, folder = (spec.nodes, spec.procs_per_node), Path(spec.target.folder)
+    unchecked = fit.unchecked or check_model(resolved.config, folder, *size, resolved.origins)
+    return [] if unchecked is None else [unchecked]
 
 
 def _submit(opened: OpenedRun, spec: JobSpec) -> JobHandle:
