@@ -51,6 +51,11 @@ def cuts_layers(tensor: Tensor) -> bool:
     return is_sharded(tensor) and "tensor" in (tensor.device_mesh.mesh_dim_names or ())
 
 
+def holds_one_stage(module: nn.Module) -> bool:
+    """Whether a module's parameters are those of one stage of a pipeline, and others have no values here."""
+    return hasattr(module, "_dist_train_pipeline")
+
+
 def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     """Return the modules inside, itself included, that fully_shard has made units."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)

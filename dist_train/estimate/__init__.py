@@ -9,6 +9,6 @@ measured_parts     these of one config, each measured once
 rank_total         the sum for one rank, and its peak
 candidate_sizes    strategies, meshes and numbers of ranks to compare
 job_estimate       all of it for one config, as a record
-layer_plan_check   can a strategy that cuts layers cut the config's model?
+model_check        does the config's model fit its strategy?
 __main__           `python -m dist_train.estimate`
 """

@@ -55,6 +55,10 @@ class ConvNet(nn.Module):
         logits: torch.Tensor = self.head(self.features(images))
         return logits
 
+    def pipeline_layers(self) -> list[nn.Module]:
+        """What `forward` calls, one after the other."""
+        return [*self.features, *self.head]
+
 
 def _block(num_in: int, num_out: int, batch_norm: bool) -> list[nn.Module]:
     norm: list[nn.Module] = [nn.BatchNorm2d(num_out)] if batch_norm else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -54,8 +56,17 @@ class ResNet(nn.Module):
         """Images [batch, channels, height, width] -> logits [batch, classes]."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self._logits(x)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits
+
+    def pipeline_layers(self) -> list[nn.Module | tuple[Callable[[torch.Tensor], torch.Tensor], str]]:
+        """What `forward` calls, one after the other."""
+        groups = (self.layer1, self.layer2, self.layer3, self.layer4)
+        blocks = [block for group in groups for block in group]
+        return [self.conv1, self.bn1, self.relu, self.maxpool, *blocks, (self._logits, "fc")]
 
 
 class _Block(nn.Module):

@@ -6,11 +6,13 @@ fsdp, hsdp           and those that spread every parameter over ranks
 tensor_parallel      layers cut over ranks that compute every sample together
 fsdp_tensor_parallel both
 tensor_cut           how layers are cut: plans, parts, exchanges, checks
+pipeline, stages     and the one that cuts the layers into stages; what it is made of
 parameter_sharding   what these have in common: torch's fully_shard, unit by unit
 sharding_units       which modules are units
 rank_zero_weights    rank 0's weights on all ranks, whose models must be alike
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
+forward_backward     `dt.forward_backward`: all passes of a step
 prepared_models      `dt.no_sync` and `dt.clip_grad_norm_`
 strategy_fit         refuse wrong options, or a mesh that the ranks do not fill, without a process group
 __main__             `python -m dist_train.strategies`: the same for the command line, which loads no torch

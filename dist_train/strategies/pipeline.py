@@ -44,6 +44,9 @@ from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
 
+# `launch` builds the model without values and cuts it, before any rank is started.
+NEEDS_MODEL = True
+
 B = TypeVar("B")
 
 
@@ -81,8 +84,8 @@ class PipelineStrategy:
         return _mesh(options, world_size).place(rank)
 
     def candidates(self, world_size: int) -> list[dict[str, int]]:
-        """The meshes of this size with several stages."""
-        sizes = [size for size in range(2, world_size + 1) if world_size % size == 0]
+        """Meshes of this size with two, four and eight stages."""
+        sizes = [size for size in (2, 4, 8) if world_size % size == 0]
         return [{"stage": size, "replicate": world_size // size} for size in sizes]
 
     def refuse_micro_batches(self, options: StrategyOptions, world_size: int, count: int) -> None:
@@ -145,6 +148,12 @@ class PipelineStrategy:
         """What each stage holds."""
         assert isinstance(options, PipelineOptions)
         mesh = _mesh(options, world_size)
+        if accumulate < mesh.stages:
+            raise ConfigError(
+                f"strategy pipeline: with trainer.accumulate={accumulate} a step has fewer micro-batches "
+                "than the model has stages",
+                hint=f"trainer.accumulate={mesh.stages} or more",
+            )
         cut = cut_into_stages(model, mesh.stages, options.split)
         return stage_memory(model, cut, mesh, options.schedule, accumulate)
 
@@ -157,7 +166,8 @@ def _mesh(options: StrategyOptions, world_size: int) -> StageMesh:
     replicate = options.replicate or max(1, world_size // (stages * options.shard))
     mesh = StageMesh(replicate, stages, options.shard)
     if mesh.world_size != world_size:
-        named = [("replicate", options.replicate), ("stage", options.stage), ("shard", options.shard)]
+        shard = options.shard if options.shard > 1 else None
+        named = [("replicate", options.replicate), ("stage", options.stage), ("shard", shard)]
         shown = " x ".join(f"{name} {size}" for name, size in named if size is not None)
         raise ConfigError(
             f"strategy pipeline: {shown} on {world_size} ranks",

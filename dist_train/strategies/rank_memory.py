@@ -71,6 +71,11 @@ def memory_of(
     return found
 
 
+def computes_with_parts(strategy: object) -> bool:
+    """Whether ranks compute with parts of layers."""
+    return hasattr(strategy, "as_on_a_rank")
+
+
 def as_on_a_rank(
     strategy: object, options: StrategyOptions, model: nn.Module, world_size: int
 ) -> AbstractContextManager[None]:

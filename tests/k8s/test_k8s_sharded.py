@@ -14,16 +14,18 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "language_model.yam
 SHORT = (
     "trainer.epochs=null",
     "trainer.steps=12",
+    "trainer.accumulate=4",
     "checkpoint.every_epochs=null",
     "checkpoint.every_steps=6",
 )
 
 
 @pytest.mark.proves(
-    "The language model, spread over 2 pods x 2 ranks by fsdp and hsdp, ends with the local run's bits",
+    "The language model, spread over 2 pods x 2 ranks by fsdp, hsdp and pipeline, ends with the local "
+    "run's bits",
     limits="an emulated Kubernetes whose pods are real processes",
 )
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "pipeline"])
 def test_the_language_model_ends_with_the_local_runs_bits(
     cluster: KubernetesCluster, tmp_path: Path, strategy: str
 ) -> None:

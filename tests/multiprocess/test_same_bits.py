@@ -17,7 +17,7 @@ from dist_train.rundir import RunDir
 from dist_train.rundir.records import read_json
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(300), pytest.mark.xdist_group("same_bits")]
-SHAPES = {"W=3": (1, 3), "2x2": (2, 2)}
+SHAPES = {"W=2": (1, 2), "W=3": (1, 3), "2x2": (2, 2)}
 STEPS = 46  # both workloads
 EVERY = 7
 
@@ -128,6 +128,35 @@ def test_ranks_killed_where_layers_are_cut(  # type: ignore[no-untyped-def]
 ) -> None:
     words = (*overrides, "trainer.callbacks=[{target: ema}]")
     check_kills(tmp_path, undisturbed, "text", "2x2", seed, count=5, steps=STEPS, overrides=words)
+
+
+@pytest.mark.proves(
+    "Any kill, same bits: five `kill -9` of ranks where the model is cut into stages (strategy pipeline), "
+    "during a save too",
+    limits="2 stages; 2 nodes x 2 ranks of 4 stages, and of 2 stages with 2 copies of each; on CPUs",
+)
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("shape", "stage", "seed"), [("W=2", 2, 7), ("2x2", 4, 8), ("2x2", 2, 9)], ids=["2", "4", "2x2"]
+)
+def test_ranks_killed_where_the_model_is_cut_into_stages(  # type: ignore[no-untyped-def]
+    tmp_path: Path, undisturbed, shape: str, stage: int, seed: int
+) -> None:
+    check_kills(
+        tmp_path,
+        undisturbed,
+        "text",
+        shape,
+        seed,
+        count=5,
+        steps=STEPS,
+        overrides=(
+            "strategy=pipeline",
+            f"strategy.stage={stage}",
+            "trainer.accumulate=4",
+            "trainer.callbacks=[{target: ema}]",
+        ),
+    )
 
 
 @pytest.mark.proves(

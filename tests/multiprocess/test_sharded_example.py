@@ -37,14 +37,20 @@ def losses(finished: Finished) -> list[float]:
 
 
 @pytest.mark.proves(
-    "The language-model example has the same curve with ddp, fsdp, hsdp, tensor_parallel and "
-    "fsdp_tensor_parallel",
+    "The language-model example has the same curve with ddp, fsdp, hsdp, tensor_parallel, "
+    "fsdp_tensor_parallel and pipeline",
     limits="relative 1e-4 in float32, 12 steps on CPUs",
 )
 def test_the_curve_is_that_of_ddp_and_what_follows_a_run_works(tmp_path: Path) -> None:
     expected = losses(train(tmp_path, "ddp", 2))
     assert len(expected) == 12
-    others = (("fsdp", 3), ("hsdp", 4), ("tensor_parallel", 2), ("fsdp_tensor_parallel", 4))
+    others = (
+        ("fsdp", 3),
+        ("hsdp", 4),
+        ("tensor_parallel", 2),
+        ("fsdp_tensor_parallel", 4),
+        ("pipeline", 2),
+    )
     for strategy, ranks in others:
         finished = train(tmp_path, strategy, ranks)
         assert losses(finished) == pytest.approx(expected, rel=1e-4)

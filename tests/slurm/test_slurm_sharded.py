@@ -15,15 +15,17 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "language_model.yam
 SHORT = (
     "trainer.epochs=null",
     "trainer.steps=12",
+    "trainer.accumulate=4",
     "checkpoint.every_epochs=null",
     "checkpoint.every_steps=6",
 )
 
 
 @pytest.mark.proves(
-    "The language model, spread over 2 nodes x 2 ranks by fsdp and hsdp on Slurm, ends with the local bits",
+    "The language model, spread over 2 nodes x 2 ranks by fsdp, hsdp and pipeline on Slurm, ends with the "
+    "local bits",
 )
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "pipeline"])
 def test_the_language_model_ends_with_the_local_runs_bits(
     slurm: SlurmCluster, tmp_path: Path, strategy: str
 ) -> None:

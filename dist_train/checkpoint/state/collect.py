@@ -20,6 +20,7 @@ from dist_train.checkpoint.state.module_state import module_state, parameter_nam
 from dist_train.checkpoint.state.optimizers import encode_optimizer
 from dist_train.checkpoint.state.per_rank import PerRank, encode_per_rank
 from dist_train.checkpoint.state.sharded_tensors import ShardedTensor, take_out_sharded
+from dist_train.distributed.parameter_shards import holds_one_stage
 from dist_train.errors import CheckpointError
 from dist_train.jobs.frozen_imports import without_collector
 
@@ -165,7 +166,18 @@ def collect(state: Mapping[str, Any]) -> CollectedState:
         refuse_reserved_name(tensors, f"{prefix}/")
         if sharded := take_out_sharded(tensors):
             out.sharded[key] = sharded
+    if not any(isinstance(value, nn.Module) and holds_one_stage(value) for value in state.values()):
+        _refuse_without_values(out)
     return out
+
+
+def _refuse_without_values(found: CollectedState) -> None:
+    for name, tensor in found.tensors.items():
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"'{name}' is on the device meta: it has no values",
+                hint="model.to_empty(device=run.device), then load or initialize its weights",
+            )
 
 
 def refuse_unstorable(state: Mapping[str, Any], rank: int) -> None:

@@ -142,14 +142,15 @@ def _add_those_of_others(
 
 
 def _merge_states(collected: CollectedState, key: str, others: Iterable[dict[str, JsonValue]]) -> None:
-    """Add other stages' parameters to an optimizer's entry; this rank's own stay, and are compared later."""
+    """Add the parameters that this rank lacks to an optimizer's entry; its own are compared later."""
     content = _part(_part(collected.entries[key])["content"])
-    own = _part(content["state"])
+    absent = set(collected.absent_parameters.get(key, ()))
     merged: dict[str, JsonValue] = {}
     for other in others:
         for name, value in other.items():
-            merged.setdefault(name, value)
-    content["state"] = {**merged, **own}
+            if name in absent:
+                merged.setdefault(name, value)
+    content["state"] = merged | _part(content["state"])
 
 
 def _part(value: Any) -> dict[str, Any]:

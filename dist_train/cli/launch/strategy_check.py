@@ -105,8 +105,9 @@ def _question(
         "forward": source.forward,
         "world_size": world_size,
         "device": device,
+        "accumulate": accumulate,
     }
-    return [sys.executable, "-P", "-m", "dist_train.estimate.layer_plan_check"], json.dumps(asked)
+    return [sys.executable, "-P", "-m", "dist_train.estimate.model_check"], json.dumps(asked)
 
 
 def _may_refuse(strategy: StrategyConfig, world_size: int) -> bool:

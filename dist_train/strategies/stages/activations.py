@@ -90,20 +90,55 @@ def send_output(output: Any, to: int, headers: Group, group: Group, sending: Sen
     return tensors
 
 
+@dataclass
+class Received:
+    """A tensor of the stage before that wants its gradient.
+
+    Args:
+        value: as it came.
+        gradient: of the loss, once a backward pass has reached it.
+    """
+
+    value: Tensor
+    gradient: Tensor | None = None
+
+    def begin(self) -> Tensor:
+        """The tensor with which this rank's graph begins. No leaf: a layer may change it in place."""
+        begun: Tensor = _Begin.apply(torch.empty(0, requires_grad=True), self)  # type: ignore[no-untyped-call]
+        return begun
+
+
+class _Begin(torch.autograd.Function):
+    """Gives a value, and takes its gradient. (The first argument only makes torch record it.)"""
+
+    @staticmethod
+    def forward(ctx: Any, recorded: Tensor, received: Received) -> Tensor:
+        ctx.received = received
+        return received.value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        ctx.received.gradient = gradients[0]
+        return None, None
+
+
 def receive_output(
     source: int, headers: Group, group: Group, device: torch.device
-) -> tuple[Any, list[Tensor]]:
-    """Return what a stage has sent, and its tensors: leaves of this rank's graph."""
+) -> tuple[Any, list[Received]]:
+    """Return what a stage has sent, and those of its tensors that want a gradient."""
     header = torch.zeros(_HEADER, dtype=torch.int64)
     receive(header, source, headers)
     count, is_tuple, *rest = header.tolist()
-    tensors = []
+    tensors, wanting = [], []
     for place in range(count):
         dtype, requires_grad, dim, *shape = rest[place * _OF_TENSOR : (place + 1) * _OF_TENSOR]
         tensor = torch.empty(shape[:dim], dtype=_DTYPES[dtype], device=device)
         receive(tensor, source, group)
-        tensors.append(tensor.requires_grad_(bool(requires_grad) and torch.is_grad_enabled()))
-    return (tuple(tensors) if is_tuple else tensors[0]), tensors
+        if requires_grad and torch.is_grad_enabled():
+            wanting.append(Received(tensor))
+            tensor = wanting[-1].begin()
+        tensors.append(tensor)
+    return (tuple(tensors) if is_tuple else tensors[0]), wanting
 
 
 def receive(tensor: Tensor, source: int, group: Group) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dist_train.errors import UsageError
 from dist_train.strategies.stages.action_order import Schedule
 from dist_train.strategies.stages.activations import (
+    Received,
     Sending,
     receive_output,
     send_output,
@@ -60,12 +61,12 @@ class StagePass:
     """The forward pass of one micro-batch through this stage, for its backward pass.
 
     Args:
-        received: leaves that came from the stage before.
+        received: what came from the stage before, and wants a gradient.
         returned: tensors that went to the next stage.
         calls: how often the task has called the model.
     """
 
-    received: list[Tensor] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
     returned: list[Tensor] = field(default_factory=list)
     calls: int = 0
 

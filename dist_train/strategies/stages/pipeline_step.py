@@ -92,10 +92,9 @@ class _Step(Generic[B]):
                 receive(gradient, pipeline.following, pipeline.groups.backward)
             if reached:
                 torch.autograd.backward(reached, gradients)
-        for tensor in current.received:
-            if tensor.requires_grad:
-                gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-                pipeline.sending.send(gradient, pipeline.previous, pipeline.groups.backward)
+        for one in current.received:
+            gradient = torch.zeros_like(one.value) if one.gradient is None else one.gradient
+            pipeline.sending.send(gradient, pipeline.previous, pipeline.groups.backward)
 
     def _exchange_in_last(self, last: bool) -> None:
         """Of a sharded stage: add gradients up whole, and exchange them in the last backward pass."""

@@ -25,11 +25,12 @@ def stage_memory(
         accumulate: micro-batches per step.
     """
     found = [_of_stage(model, cut, mesh, stage) for stage in range(mesh.stages)]
-    kept = accumulate if schedule == "gpipe" else min(accumulate, mesh.stages)
     note = (
-        f"activations: those of the whole model; a stage keeps its own part of {kept} micro-batches "
-        f"({schedule})"
+        "activations: of one micro-batch in the whole model; with 1f1b the first stage keeps about as much, "
+        f"its own part of {mesh.stages} micro-batches"
     )
+    if schedule == "gpipe":
+        note += f"; gpipe keeps those of all {accumulate}"
     return sorted(
         (replace(one, notes=(note, *one.notes)) for one in found),
         key=lambda one: (-one.parameters - one.gathered, one.rank),

@@ -119,7 +119,7 @@ def check_memory(strategy: Strategy, worlds: Sequence[int] = range(2, 9)) -> Non
         except ConfigError:
             continue
         try:
-            ranks = memory_of(strategy, options, model, world_size, 1)
+            ranks = memory_of(strategy, options, model, world_size, world_size)
         except ConfigError:
             continue
         for held in ranks:

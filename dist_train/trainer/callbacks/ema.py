@@ -26,6 +26,7 @@ from dist_train.checkpoint.state.module_state import module_state
 from dist_train.checkpoint.state.sharded_tensors import as_spread
 from dist_train.distributed.parameter_shards import is_sharded, own_part
 from dist_train.errors import ConfigError
+from dist_train.strategies.stages.pipeline_module import pipeline_of
 from dist_train.trainer.callback import Callback, CallbackContext
 
 
@@ -59,7 +60,8 @@ class EMA(Callback):
             self._share_buffers(context)
         else:
             self._average = {name: _like(self._average[name], tensor) for name, tensor in live.items()}
-        self._copied = {name for name, tensor in live.items() if not tensor.is_floating_point()}
+        # What other stages of a pipeline hold has no values here.
+        self._copied = {n for n, tensor in live.items() if tensor.is_meta or not tensor.is_floating_point()}
         # The average of -inf and -inf is nan. Only where both are equal: diverging statistics do not count.
         for name in module_state(context.model).buffers & live.keys() - self._copied:
             if not live[name].isfinite().all() and torch.equal(live[name], self._average[name]):
@@ -103,8 +105,8 @@ class EMA(Callback):
 
     def _share_buffers(self, context: CallbackContext) -> None:
         """Each rank has its own running statistics: take rank 0's, so that the averages are equal."""
-        if context.run.world_size == 1:
-            return
+        if context.run.world_size == 1 or pipeline_of(context.model) is not None:
+            return  # (each step of a pipeline makes them equal on a stage's copies)
         buffers = module_state(context.model).buffers
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for name in sorted(buffers & self._average.keys()):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dist_train.checkpoint.format.canonical_json import dump_canonical, load_canonical
 from dist_train.checkpoint.format.hashing import state_hash, weights_hash
 from dist_train.checkpoint.format.tensor_file import TensorFile
+from dist_train.checkpoint.state.collect import collect
 from dist_train.checkpoint.state.encoding import decode, encode
 from dist_train.checkpoint.state.rng_state import capture_rng, derive_rng, restore_rng
 from dist_train.checkpoint.weights.safetensors_file import read_safetensors
@@ -78,7 +79,7 @@ def test_what_is_not_plain_is_refused(value: Any) -> None:
 )
 def test_tensors_that_are_not_plain_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match="'key/x'"):
-        encode({"x": tensor}, "key", {})
+        collect({"key": {"x": tensor}})
 
 
 # "a" + e-acute sorts after "b" in neither order of bytes nor of letters: 0x61 comes first.

@@ -16,7 +16,8 @@ from dist_train import registry
 from dist_train.cli.launch import device_choice, strategy_check
 from dist_train.config import dump_config, load_config
 
-DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+DIGITS = EXAMPLES / "digits.yaml"
 FOUR = ("--nodes", "2", "--gpus-per-node", "2")
 
 # Overrides of the config, and what the error has.
@@ -115,6 +116,15 @@ def test_launch_refuses_it_before_it_submits(here: Path, dist_train: Any, launch
     said = dist_train(*words)
     assert (said.code, said.out) == (78, "")
     assert "replicate 3 on 4 ranks" in said.err
+    assert list(here.iterdir()) == [], "no run directory"
+
+
+def test_launch_refuses_more_stages_than_layers_and_starts_no_rank(here: Path, dist_train: Any) -> None:
+    model = EXAMPLES / "language_model.yaml"
+    words = ("--device", "cpu", "--gpus-per-node", "5", model, "strategy=pipeline", "trainer.accumulate=5")
+    said = dist_train("launch", *words)
+    assert (said.code, said.out) == (78, "")
+    assert "5 stages, and ByteTransformer has 4 layers" in said.err
     assert list(here.iterdir()) == [], "no run directory"
 
 
@@ -226,7 +236,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("overrides", "said"), PLANS)
 def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) -> None:
-    from dist_train.estimate.layer_plan_check import respond
+    from dist_train.estimate.model_check import respond
 
     words = ["strategy=tensor_parallel", "launch.gpus_per_node=2", *overrides]
     resolved = load_config(LANGUAGE_MODEL, words)
@@ -235,6 +245,7 @@ def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) ->
             "config": dump_config(resolved.config),
             "world_size": resolved.config.launch.gpus_per_node,
             "device": "cpu",
+            "accumulate": 1,
             "forward": True,
         }
     )

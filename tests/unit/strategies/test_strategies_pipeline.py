@@ -172,7 +172,7 @@ class Pair(nn.Module):
         return self.layers[0](x) * scale, x > 1
 
     def middle(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return self.layers[1](pair[0]), pair[1]
+        return self.layers[1](pair[0].mul_(3)), pair[1]  # in place, as nn.ReLU(inplace=True) does it
 
     def last(self, pair: tuple[Tensor, Tensor]) -> Tensor:
         return self.layers[2](pair[0] * pair[1])

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from dist_train.errors import ConfigError
+from dist_train.models.convnet import ConvNet
+from dist_train.models.resnet import ResNet
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.base import place_of
 from dist_train.strategies.pipeline import PipelineOptions, PipelineStrategy
@@ -86,12 +88,22 @@ def test_what_cannot_be_cut_so_is_refused(
         cut_into_stages(model, stages, split)
 
 
-def test_the_layers_one_after_the_other_are_the_transformers_forward() -> None:
-    model = ByteTransformer(depth=3, dropout=0.0)
-    tokens = value = torch.randint(0, 256, (2, 7))
-    for layer in layers_of(model):
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (ByteTransformer(depth=3, dropout=0.0), torch.randint(0, 256, (2, 7))),
+        (ConvNet(batch_norm=True), torch.rand(2, 1, 8, 8)),
+        (ResNet(), torch.rand(2, 3, 32, 32)),
+    ],
+    ids=["transformer", "convnet", "resnet"],
+)
+def test_the_layers_of_our_models_one_after_the_other_are_their_forward(
+    model: nn.Module, inputs: torch.Tensor
+) -> None:
+    value = inputs
+    for layer in layers_of(model.eval()):
         value = layer.call(value)
-    assert torch.equal(value, model(tokens))
+    assert torch.equal(value, model(inputs))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -33,6 +33,11 @@ def net(norm: bool = False) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1, 1))
 
 
+def deep() -> nn.Module:
+    """Two linear layers."""
+    return nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
+
+
 class _RootOfZero(torch.autograd.Function):
     """Identity, whose gradient is infinite."""
 

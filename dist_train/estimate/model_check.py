@@ -1,8 +1,8 @@
-"""`python -P -m dist_train.estimate.layer_plan_check`: can a strategy that cuts layers cut this model?
+"""`python -P -m dist_train.estimate.model_check`: does the config's model fit its strategy?
 
-It builds the config's model without values, gives it the shapes of one rank, and runs the task's loss and its
-backward pass on a sample, also without values. The command line starts it as a process of its own, which
-reads one JSON object from stdin and prints one.
+It builds the model without values and asks the strategy what ranks hold of it. Where layers are cut, it gives
+the model the shapes of one rank, and runs the task's loss and its backward pass on a sample without values.
+The command line starts it as a process of its own, which reads one JSON object from stdin and prints one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dist_train.errors import ConfigError, DistTrainError, ExitCode
 from dist_train.estimate.activation_memory import activation_memory
 from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import make_shape_model
-from dist_train.strategies.rank_memory import as_on_a_rank
+from dist_train.strategies.rank_memory import as_on_a_rank, computes_with_parts, memory_of
 from dist_train.strategies.strategy_fit import FittedStrategy, fit_strategy
 from dist_train.strategies.tensor_cut.tensor_plan import compiled_is_refused
 from dist_train.trainer.build_components import make_task
@@ -48,14 +48,16 @@ def respond(asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return exit code and answer: the mesh, and why something could not be checked; or what is wrong.
 
     Args:
-        asked: `config` (text), `world_size`, `device` (`cpu`, `cuda` or None), `forward`: whether to run the
-            loss too, which reads the training data.
+        asked: `config` (text), `world_size`, `device` (`cpu`, `cuda` or None), `accumulate` (micro-batches of
+            a step), `forward`: whether to run the loss too, which reads the training data.
     """
     try:
         config = unstarted(load_text(asked["config"], "config.yaml").config)
         chosen = config.strategy
-        fitted = fit_strategy(chosen.name, chosen.options, asked["world_size"], asked["device"])
-        unchecked = check_plan_of(config, fitted, asked["world_size"], asked["forward"])
+        fitted = fit_strategy(
+            chosen.name, chosen.options, asked["world_size"], asked["device"], asked["accumulate"]
+        )
+        unchecked = check_model(config, fitted, asked["world_size"], asked["forward"])
     except DistTrainError as error:
         if error.exit_code == ExitCode.INTERNAL:
             raise
@@ -63,7 +65,7 @@ def respond(asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     return 0, {"mesh": fitted.place.mesh, "unchecked": unchecked}
 
 
-def check_plan_of(config: RunConfig, fitted: FittedStrategy, world_size: int, forward: bool) -> str | None:
+def check_model(config: RunConfig, fitted: FittedStrategy, world_size: int, forward: bool) -> str | None:
     """Check that the model fits its strategy; return why that is not known here, or None.
 
     Raises:
@@ -75,9 +77,8 @@ def check_plan_of(config: RunConfig, fitted: FittedStrategy, world_size: int, fo
         model = make_shape_model(config).model
     except Exception as error:  # of the user's own code: what it needs may only be where the ranks run
         return f"the model cannot be built here: {_said(error)}"
-    with as_on_a_rank(fitted.strategy, fitted.options, model, world_size):
-        pass
-    if not forward:
+    memory_of(fitted.strategy, fitted.options, model, world_size, config.trainer.accumulate)
+    if not forward or not computes_with_parts(fitted.strategy):
         return None
     try:
         batch = SampleBatches(config).of_size(_SAMPLES)
