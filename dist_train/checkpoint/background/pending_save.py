@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,11 +30,10 @@ class PendingSave:
         self._committed: Committed | None = None
         self._error: BaseException | None = None
         self._clock: int | None = None
-        self._pid = os.getpid()
         # A daemon, so that no failure of a rank waits for others: what is not committed is not there.
-        thread = threading.Thread(target=self._run, name="dist-train-save", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="dist-train-save", daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError as error:  # a limit of threads or of memory
             logger.warning("step %d is saved before the training goes on: %s", step, error)
             self._run()
@@ -61,7 +59,8 @@ class PendingSave:
 
         While its thread uses processor time, the wait counts as progress for the watchdog.
         """
-        if os.getpid() != self._pid:
+        # In a forked child the thread is none that lives; a lock that it held is never released there.
+        if not self.is_done and not self._thread.is_alive():
             return False
         end = None if timeout_s is None else time.monotonic() + timeout_s
         used = 0.0

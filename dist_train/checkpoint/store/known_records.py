@@ -6,10 +6,8 @@ parsed again; only the parsing is saved, which for thousands of tensors takes lo
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from typing import Generic, TypeVar
 
 import xxhash
@@ -25,21 +23,14 @@ class KnownRecords(Generic[T]):
 
     def __init__(self) -> None:
         self._values: OrderedDict[bytes, T] = OrderedDict()
-        # The thread of a save in the background asks, too. Held for a few lines of Python only.
-        self._lock = Lock()
-        os.register_at_fork(after_in_child=self._unlock)
-
-    def _unlock(self) -> None:
-        self._lock = Lock()
 
     def get(self, raw: bytes, parse: Callable[[bytes], T]) -> T:
         """Return what `parse` gives for these bytes; its errors are raised, and not remembered."""
         key = xxhash.xxh3_128_digest(raw)
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = parse(raw)
+        # Each line leaves them whole: the thread of a save in the background asks, too.
+        value = self._values.get(key)
+        if value is None:
+            value = parse(raw)
         self._remember(key, value)
         return value
 
@@ -48,8 +39,7 @@ class KnownRecords(Generic[T]):
         self._remember(xxhash.xxh3_128_digest(raw), value)
 
     def _remember(self, key: bytes, value: T) -> None:
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > KNOWN:
-                self._values.popitem(last=False)
+        self._values.pop(key, None)  # to the end
+        self._values[key] = value
+        while len(self._values) > KNOWN:
+            self._values.popitem(last=False)

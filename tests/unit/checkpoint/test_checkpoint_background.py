@@ -124,11 +124,11 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been_saved(tmp_path: Path) -> N
     assert again.weights() == training.weights()
 
 
-def test_what_was_committed_is_told_once_by_the_thread_that_saves(tmp_path: Path) -> None:
-    told: list[tuple[int, threading.Thread]] = []
+def test_on_commit_is_called_once_by_the_thread_that_saves(tmp_path: Path) -> None:
+    calls: list[tuple[int, threading.Thread]] = []
 
     def note(committed: Committed) -> None:
-        told.append((committed.step, threading.current_thread()))
+        calls.append((committed.step, threading.current_thread()))
 
     saves = manager(tmp_path, on_commit=note, every_steps=2, asynchronous=True)
     training = Training()
@@ -136,7 +136,7 @@ def test_what_was_committed_is_told_once_by_the_thread_that_saves(tmp_path: Path
     committed = saves.wait()
     assert committed is not None
     assert 0 < committed.stall_seconds <= committed.seconds
-    assert told == [(2, threading.main_thread()), (4, threading.main_thread())]
+    assert calls == [(2, threading.main_thread()), (4, threading.main_thread())]
     assert saves.wait() is None
     assert saves.poll() is None
 
@@ -155,7 +155,7 @@ def test_poll_asks_and_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("operation", ["write", "fsync"])
-def test_a_disk_that_is_full_is_told_at_the_next_save(
+def test_a_disk_that_is_full_is_an_error_of_the_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     training, saves = Training(), manager(tmp_path)
@@ -168,12 +168,12 @@ def test_a_disk_that_is_full_is_told_at_the_next_save(
     with pytest.raises(CheckpointWriteError, match=r"step 2 could not be written.*No space left"):
         saves.start_save(3, training.state)
     assert saves.steps() == [1]
-    saves.start_save(3, training.state)  # told once
+    saves.start_save(3, training.state)  # the error is raised once
     saves.wait()
     assert saves.steps() == [1, 3]
 
 
-def test_what_cannot_be_stored_is_told_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_stored_is_an_error_at_once(tmp_path: Path) -> None:
     from dist_train.errors import CheckpointError
 
     saves = manager(tmp_path)
