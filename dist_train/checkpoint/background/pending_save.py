@@ -7,10 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from dist_train.checkpoint.long_work import BEAT_S, keep_alive
+from dist_train.checkpoint.long_work import keep_alive
 from dist_train.checkpoint.save_results import Committed
 
 logger = logging.getLogger(__name__)
+
+# How often a thread that waits asks whether the other one goes on; a rank that only waits for rank 0 hears
+# of it every half second.
+_ASK_EVERY_S = 0.1
 
 
 class PendingSave:
@@ -64,7 +68,7 @@ class PendingSave:
             return False
         end = None if timeout_s is None else time.monotonic() + timeout_s
         used = 0.0
-        while not self._done.wait(BEAT_S if end is None else min(BEAT_S, max(0.0, end - time.monotonic()))):
+        while not self._done.wait(_ASK_EVERY_S):
             now = self._processor_time()
             if now > used:
                 used = now
