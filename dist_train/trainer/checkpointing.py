@@ -66,7 +66,6 @@ class Saves:
         self._asynchronous = asynchronous
         self._last_seconds = 0.0
         self._untold: list[int] = []
-        self.is_pending = False
         self.newest: Saved | None = None
 
     def restore(self) -> Position | None:
@@ -125,12 +124,14 @@ class Saves:
             self._note(self._manager.save(step, self._state, **facts))
         else:
             self._manager.start_save(step, self._state, **facts)
-            self.is_pending = True
 
     def poll(self) -> None:
-        """Take note of a save that has ended on all ranks. Collective."""
-        if self.is_pending and (committed := self._manager.poll()) is not None:
-            self._note_background(committed)
+        """Take note of a save that has ended on all ranks. Collective.
+
+        Raises:
+            CheckpointWriteError: it has failed.
+        """
+        self._note_background(self._manager.poll())
 
     def finish(self) -> float:
         """Wait until nothing is being written any more; return the seconds that it took. Collective.
@@ -139,11 +140,7 @@ class Saves:
             CheckpointWriteError: the save has failed.
         """
         began = time.perf_counter()
-        if self.is_pending:
-            self.is_pending = False
-            committed = self._manager.wait()
-            assert committed is not None
-            self._note_background(committed)
+        self._note_background(self._manager.wait())
         return time.perf_counter() - began
 
     def newest_step(self) -> int | None:
@@ -157,12 +154,13 @@ class Saves:
         return steps
 
     def _note(self, committed: Committed) -> None:
-        self.is_pending = False
         self._untold.append(committed.step)
         self._last_seconds = committed.seconds
         self.newest = Saved(committed.step, committed.weights_hash, committed.state_hash)
 
-    def _note_background(self, committed: Committed) -> None:
+    def _note_background(self, committed: Committed | None) -> None:
+        if committed is None:
+            return
         self._note(committed)
         if self._control.is_main:
             logger.info(
