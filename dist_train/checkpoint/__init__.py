@@ -2,11 +2,15 @@
 
 manager             CheckpointManager: save, resume, retain
 save_results        what saving and loading return
+prepared_save       a save up to its writing: collected and compared
+write_prepared      write it, and commit it
+background          saves that are written while the training goes on
 collective_write    one save by all ranks
 snapshot_writer     rank 0's part: stage, write, publish
 rank_files          the files of one rank
 sharded_state       which rank writes which parts of sharded tensors
 collective_load     choose and verify a checkpoint, all ranks together
+restore_together    put it into the state of every rank
 init_from           begin with a checkpoint that is named
 node_readers        read once per node, for all its ranks
 rank_zero_writes    rank 0 works, called by all ranks or by it alone
@@ -31,6 +35,7 @@ _PUBLIC = {
     "CheckpointManager": "dist_train.checkpoint.manager",
     "CheckpointStorage": "dist_train.checkpoint.store.storage",
     "Committed": "dist_train.checkpoint.save_results",
+    "PendingSave": "dist_train.checkpoint.background.pending_save",
     "PerRank": "dist_train.checkpoint.state.per_rank",
     "Restored": "dist_train.checkpoint.save_results",
     "list_checkpoints": "dist_train.checkpoint.store.verify",
@@ -40,6 +45,7 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
+    from dist_train.checkpoint.background.pending_save import PendingSave as PendingSave
     from dist_train.checkpoint.manager import CheckpointManager as CheckpointManager
     from dist_train.checkpoint.save_results import Committed as Committed
     from dist_train.checkpoint.save_results import Restored as Restored
@@ -54,6 +60,7 @@ __all__ = [
     "CheckpointManager",
     "CheckpointStorage",
     "Committed",
+    "PendingSave",
     "PerRank",
     "Restored",
     "list_checkpoints",

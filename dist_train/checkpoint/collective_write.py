@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dist_train.checkpoint.format.hash_threads import hash_threads
 from dist_train.checkpoint.format.manifest import Manifest, names_of
-from dist_train.checkpoint.long_work import on_every_rank_for_long, on_rank_zero_for_long
+from dist_train.checkpoint.long_work import keep_alive, on_every_rank_for_long, on_rank_zero_for_long
 from dist_train.checkpoint.rank_files import WrittenFiles, write_own_files
 from dist_train.checkpoint.sharded_state import ShardedState
 from dist_train.checkpoint.snapshot_writer import StagedCheckpoint, write_failed
@@ -78,16 +78,27 @@ class RankShare:
 
 
 def write_collectively(
-    control: Control, storage: CheckpointStorage, share: RankShare, work: RankZeroWork
+    control: Control,
+    storage: CheckpointStorage,
+    share: RankShare,
+    work: RankZeroWork,
+    alive: Callable[[], None] = keep_alive,
 ) -> JsonValue:
     """Write and commit a checkpoint; return the value of `work.committed` on every rank (collective).
+
+    Args:
+        control: all ranks.
+        storage: where to.
+        share: of this rank.
+        work: of rank 0.
+        alive: called while ranks write.
 
     Raises:
         CheckpointWriteError: on every rank; nothing was committed, nothing is left behind, older ones stay.
     """
     if not share.is_written_together:
-        return on_rank_zero_for_long(control, lambda: _write_alone(storage, work))
-    return _write_together(control, storage, share, work)
+        return on_rank_zero_for_long(control, lambda: _write_alone(storage, work), alive)
+    return _write_together(control, storage, share, work, alive)
 
 
 def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
@@ -101,7 +112,11 @@ def _write_alone(storage: CheckpointStorage, work: RankZeroWork) -> JsonValue:
 
 
 def _write_together(
-    control: Control, storage: CheckpointStorage, share: RankShare, work: RankZeroWork
+    control: Control,
+    storage: CheckpointStorage,
+    share: RankShare,
+    work: RankZeroWork,
+    alive: Callable[[], None],
 ) -> JsonValue:
     of_rank_zero: list[tuple[Snapshot, StagedCheckpoint]] = []
     parts_of_rank_zero: list[WrittenFiles] = []
@@ -140,10 +155,10 @@ def _write_together(
             return work.committed(snapshot, manifest)
 
         try:
-            staging = on_rank_zero_for_long(control, begin)
+            staging = on_rank_zero_for_long(control, begin, alive)
             # No rank writes any more when one of them has failed and this returns.
-            written = gather_on_rank_zero(control, on_every_rank_for_long(control, write))
-            return on_rank_zero_for_long(control, publish)
+            written = gather_on_rank_zero(control, on_every_rank_for_long(control, write, alive))
+            return on_rank_zero_for_long(control, publish, alive)
         except BaseException:
             for _, staged in of_rank_zero:
                 staged.discard()

@@ -8,6 +8,7 @@ still ended by the watchdog, and no beat is sent any more.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from dist_train.distributed.run import current
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BEAT_S = 0.5
@@ -26,15 +28,34 @@ BEAT_S = 0.5
 STALLED_S = 600.0
 
 
-def on_rank_zero_for_long(control: Control, work: Callable[[], JsonValue]) -> JsonValue:
-    """`on_rank_zero`, for work that may outlast every time-out (collective)."""
+def keep_alive() -> None:
+    """Count as progress for the current run's watchdog, if it watches."""
+    run = current()
+    if run is not None:
+        run.keep_alive()
+
+
+def no_progress() -> None:
+    """In place of `keep_alive`, for work beside the training: that must not hide a training that hangs."""
+
+
+def on_rank_zero_for_long(
+    control: Control, work: Callable[[], JsonValue], alive: Callable[[], None] = keep_alive
+) -> JsonValue:
+    """`on_rank_zero`, for work that may outlast every time-out (collective).
+
+    Args:
+        control: all ranks.
+        work: done on rank 0.
+        alive: called while it goes on.
+    """
     if control.group is None:
         return on_rank_zero(control, work)
     if not control.is_main:
-        return _wait(control)
+        return _wait(control, alive)
     value: JsonValue = None
     failure: Exception | None = None
-    with _Beats(control):
+    with _Beats(control, alive):
         try:
             value = work()
         except Exception as error:
@@ -45,52 +66,62 @@ def on_rank_zero_for_long(control: Control, work: Callable[[], JsonValue]) -> Js
     return value
 
 
-def on_every_rank_for_long(control: Control, work: Callable[[], T]) -> T:
-    """`on_every_rank`, for work that may outlast every time-out (collective)."""
+def on_every_rank_for_long(
+    control: Control, work: Callable[[], T], alive: Callable[[], None] = keep_alive
+) -> T:
+    """`on_every_rank`, for work that may outlast every time-out (collective).
+
+    Args:
+        control: all ranks.
+        work: done on each.
+        alive: called while it goes on.
+    """
     if control.group is None:
         return on_every_rank(control, work)
 
     def among_meetings() -> T:
-        with _Meetings(control):
+        with _Meetings(control, alive):
             return work()
 
     return on_every_rank(control, among_meetings)
 
 
-def _wait(control: Control) -> JsonValue:
+def _wait(control: Control, alive: Callable[[], None]) -> JsonValue:
     while True:
         answer = control.broadcast(None)
         if answer is not None:
             break
-        keep_alive()
+        alive()
     assert isinstance(answer, list)
     if answer[1] is not None:
         raise error_from_json(0, answer[1])
     return answer[0]
 
 
-def keep_alive() -> None:
-    """Count as progress for the current run's watchdog, if it watches."""
-    run = current()
-    if run is not None:
-        run.keep_alive()
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads; or the interpreter is on its way out
+        logger.info("the other ranks wait for this one without a sign of it: %s", error)
 
 
 class _Beats:
     """Sends None to the other ranks every BEAT_S seconds while the calling thread works."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, alive: Callable[[], None]) -> None:
         self._control = control
+        self._alive = alive
         self._done = threading.Event()
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._thread = threading.Thread(target=self._beat, name="dist-train-save-beats", daemon=True)
 
     def __enter__(self) -> None:
-        self._thread.start()
+        _start(self._thread)
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _beat(self) -> None:
         used, worked_at = 0.0, time.monotonic()
@@ -98,7 +129,7 @@ class _Beats:
             now = time.clock_gettime(self._clock)
             if now > used:
                 used, worked_at = now, time.monotonic()
-                keep_alive()
+                self._alive()
             if time.monotonic() - worked_at > STALLED_S:
                 return
             try:
@@ -114,21 +145,25 @@ class _Meetings:
     others' meeting times out then.
     """
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, alive: Callable[[], None]) -> None:
         self._control = control
+        self._alive = alive
         self._done = threading.Event()
         self._error: RuntimeError | None = None
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._thread = threading.Thread(target=self._meet, name="dist-train-save-meetings", daemon=True)
 
     def __enter__(self) -> None:
-        self._thread.start()
+        _start(self._thread)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not issubclass(kind, Exception):
             return  # this process ends, and waits for nobody
         self._done.set()
-        self._thread.join()
+        if self._thread.ident is None:
+            self._meet()
+        else:
+            self._thread.join()
         if self._error is not None and kind is None:
             raise self._error
 
@@ -139,7 +174,7 @@ class _Meetings:
             now = time.clock_gettime(self._clock)
             if is_done or now > used:
                 used, worked_at = now, time.monotonic()
-                keep_alive()
+                self._alive()
             if time.monotonic() - worked_at > STALLED_S:
                 return
             try:

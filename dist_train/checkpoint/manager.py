@@ -5,57 +5,45 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from dist_train.checkpoint.agreement import on_every_rank, on_rank_zero, with_all_ranks
+from dist_train.checkpoint.agreement import on_every_rank, on_rank_zero
+from dist_train.checkpoint.background.background_saves import BackgroundSaves
+from dist_train.checkpoint.background.pending_save import PendingSave
+from dist_train.checkpoint.background.staged_save import stage
 from dist_train.checkpoint.collective_load import load_newest_together, load_step_together
-from dist_train.checkpoint.collective_write import RankShare, RankZeroWork, write_collectively
 from dist_train.checkpoint.format.layout import FENCE
-from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.init_from import check_init_from, load_named, load_weights_of
+from dist_train.checkpoint.long_work import keep_alive, no_progress, on_rank_zero_for_long
 from dist_train.checkpoint.node_readers import find_readers
+from dist_train.checkpoint.prepared_save import PreparedSave, SaveFacts, prepare_save
+from dist_train.checkpoint.restore_together import restore_together
 from dist_train.checkpoint.run_context import (
     current_control,
     meet,
     note_restored,
     note_saved,
-    place_of,
     run_and_attempt,
     save_context,
-    settle_finite_check,
-    warn_of_differences,
 )
-from dist_train.checkpoint.save_results import Committed, Restored
-from dist_train.checkpoint.sharded_state import ShardedState, refuse_unlike_sharding, share_out
+from dist_train.checkpoint.save_results import Committed, Restored, SaveTimes
 from dist_train.checkpoint.snapshot_writer import write_failed
-from dist_train.checkpoint.state.collect import CollectedState, collect, contiguous_on_host, refuse_unstorable
-from dist_train.checkpoint.state.data_position import DataPosition, identity, position_from
-from dist_train.checkpoint.state.pending_gradients import without_pending_gradients
-from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
-from dist_train.checkpoint.state.per_rank_state import (
-    gather_contents,
-    gather_per_rank,
-    names_of_entries,
-    own_tensors,
-    refuse_unlike_entries,
-)
-from dist_train.checkpoint.state.replicas import Compared, compare_replicas
-from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
-from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
-from dist_train.checkpoint.state.snapshot import Snapshot, take_snapshot
-from dist_train.checkpoint.state.stage_tensors import complete_stages
+from dist_train.checkpoint.state.collect import refuse_unstorable
+from dist_train.checkpoint.state.snapshot import SaveContext, Snapshot
 from dist_train.checkpoint.store.checkpoint_names import committed_steps, is_there
 from dist_train.checkpoint.store.fence import begin_attempt
-from dist_train.checkpoint.store.last_finite import warn_of_restored, warn_of_saved
+from dist_train.checkpoint.store.last_finite import warn_of_saved
 from dist_train.checkpoint.store.open_storage import Location, open_storage
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.checkpoint.store.retention import Retention, apply_retention
 from dist_train.checkpoint.store.run_identity import refuse_other_run
 from dist_train.checkpoint.store.verify import VerifyReport, verify_stored
 from dist_train.checkpoint.store.writer_lock import ProcessWriter
+from dist_train.checkpoint.write_prepared import write_prepared
 from dist_train.errors import CheckpointError, ConfigError, NotFoundError
 from dist_train.rundir.step_names import step_name
-from dist_train.rundir.times.span_clock import RESTORE, SAVE_STALL, counted_as
+from dist_train.rundir.times.span_clock import RESTORE, SAVE_STALL, counted_as, span_clock
 
 if TYPE_CHECKING:
     from dist_train.distributed.control_group import Control, JsonValue
@@ -86,7 +74,9 @@ class CheckpointManager:
         config_xxh3: hash of the run's config, for the manifest.
         strategy: its name, for the manifest.
         determinism: what the bits depend on, for the manifest; default those of this process.
-        on_commit: called on rank 0 after each commit.
+        on_commit: called on rank 0 after each commit; of a save that start_save has begun, by the call
+            that waits for it.
+        asynchronous: save_if_due only starts its saves.
     """
 
     def __init__(
@@ -104,6 +94,7 @@ class CheckpointManager:
         strategy: str = "single",
         determinism: Mapping[str, JsonValue] | None = None,
         on_commit: Callable[[Committed], None] | None = None,
+        asynchronous: bool = False,
     ) -> None:
         if every_steps is not None and every_steps < 1:
             raise ConfigError(f"every_steps={every_steps}: it counts steps")
@@ -121,6 +112,8 @@ class CheckpointManager:
         self._config_xxh3, self._strategy = config_xxh3, strategy
         self._determinism = determinism
         self._on_commit = on_commit
+        self._asynchronous = asynchronous
+        self._background = BackgroundSaves()
 
     @property
     def control(self) -> Control:
@@ -177,88 +170,116 @@ class CheckpointManager:
             CheckpointWriteError: nothing was committed, older checkpoints stay.
             NonFiniteError: what run.check_finite was given is not finite; nothing is committed.
         """
-        started, control = time.perf_counter(), self.control
-        place = place_of(control)
-        meet(control, f"CheckpointManager.save({step})", step)
-        settle_finite_check()
-        collected, own_names = with_all_ranks(
-            control, lambda: self._collected(without_pending_gradients(state)), names_of_entries
-        )
-        names, sharded, absent = zip(*own_names, strict=True)
-        refuse_unlike_entries(step, names)
-        if any(absent):
-            complete_stages(control, step, collected)
-            sharded = (True,) * control.world_size
-        is_sharded = refuse_unlike_sharding(step, sharded)
-        # The last of the user's code: what it draws or changes is compared and saved.
-        own_state = gather_contents(control, collected)
-        compared = compare_replicas(control, step, collected)
-        shards = share_out(control, step, collected) if is_sharded else ShardedState()
-        own = on_every_rank(control, lambda: own_tensors(collected, control.rank, place, compared.differing))
-        per_rank = gather_per_rank(control, own)
-        if data is None and not (epoch or samples_in_epoch or samples_total):
-            position = position_from(collected.entries)
-        else:
-            position = DataPosition(identity(data or {}), epoch, samples_in_epoch, samples_total)
-        if control.is_main:
-            per_rank |= own_state.tensors
-        work = RankZeroWork(
-            data_bytes=sum(tensor.nbytes for tensor in collected.tensors.values()),
-            snapshot=lambda: self._snapshot(step, collected, per_rank, position, score, compared, shards),
-            committed=self._committed,
-            after=self._went_on_from,
-        )
-        share = RankShare(control.rank, own_state, shards)
-        answer = write_collectively(control, self.storage, share, work)
-        assert isinstance(answer, dict)
-        hashes, name = {key: str(value) for key, value in answer.items()}, step_name(step)
-        committed = Committed(
-            step=step,
-            path=self.storage.path_of(name),
-            location=self.storage.locate(name),
-            seconds=time.perf_counter() - started,
-            **hashes,
-        )
-        note_saved(step, committed.location)
-        if control.is_main:
-            logger.debug("step %s saved in %.2f s: %s", step, committed.seconds, committed.location)
-            if self._on_commit is not None:
-                self._on_commit(committed)
+        started = time.perf_counter()
+        self.wait()
+        facts, control = SaveFacts(data, epoch, samples_in_epoch, samples_total, score), self.control
+        prepared = prepare_save(control, step, state, facts)
+        committed = self._write(control, prepared, SaveTimes(started), self._context(control))
+        self._note(committed)
         return committed
 
-    def _collected(self, state: Mapping[str, Any]) -> CollectedState:
-        found = collect(state)
-        return contiguous_on_host(found) if self.control.is_main else found
+    @counted_as(SAVE_STALL)
+    def start_save(self, step: int, state: Mapping[str, Any], **facts: Any) -> PendingSave:
+        """Copy `state` and return; a thread of each rank writes and commits the copies (collective).
 
-    def _snapshot(
+        What is changed once this has returned does not reach the checkpoint, whose hashes are those that
+        save() would give it. One save is under way at a time: the next call that saves or loads waits
+        for it, as wait() does, and so does the end of the run.
+
+        Args:
+            step: optimizer steps done.
+            state: as for save().
+            facts: the other keywords of save().
+
+        Raises:
+            CheckpointError, ReplicaMismatch, NonFiniteError: as save().
+            CheckpointWriteError: the directory cannot be written, or the save before this has failed.
+        """
+        started = time.perf_counter()
+        self.wait()
+        control = self.control
+        prepared = prepare_save(control, step, state, SaveFacts(**facts), copies_later=True)
+        on_rank_zero_for_long(control, self._become_writer)
+        context, beside = self._context(control), self._background.control_beside(control)
+        staged = on_every_rank(control, lambda: stage(prepared, self._background.buffer, control.rank))
+        times = SaveTimes(started, time.perf_counter() - started, span_clock().sums())
+        pending = PendingSave(
+            step, times.stalled(), lambda: self._write(beside, staged, times, context, no_progress)
+        )
+        self._background.begin(pending, self._leave)
+        return pending
+
+    @counted_as(SAVE_STALL)
+    def wait(self) -> Committed | None:
+        """Wait for what start_save has begun; None where nothing is under way (collective).
+
+        Raises:
+            CheckpointError, CheckpointWriteError: that save has failed; older checkpoints stay.
+        """
+        committed = self._background.finish()
+        if committed is not None:
+            self._note(committed)
+        return committed
+
+    def poll(self) -> Committed | None:
+        """wait(), if that save has ended on all ranks; None at once if it has not (collective)."""
+        return self.wait() if self._background.is_done_everywhere(self.control) else None
+
+    def _leave(self, failed: bool) -> None:
+        if failed:
+            self._background.give_up()
+        else:
+            self.wait()
+
+    def _write(
         self,
-        step: int,
-        collected: CollectedState,
-        per_rank: Mapping[str, Any],
-        position: DataPosition,
-        score: float | None,
-        compared: Compared,
-        shards: ShardedState,
-    ) -> Snapshot:
-        self._process_writer.begin_save()
-        attempt = self.begin_attempt()
-        context = save_context(
-            self.control, self._run_id, attempt, self._strategy, self._config_xxh3, self._determinism
-        )
-        return take_snapshot(
-            step, collected, per_rank, context, position, score, compared.digests, shards.facts
+        control: Control,
+        prepared: PreparedSave,
+        times: SaveTimes,
+        context: SaveContext,
+        alive: Callable[[], None] = keep_alive,
+    ) -> Committed:
+        return write_prepared(
+            control,
+            self.storage,
+            prepared,
+            times,
+            context=lambda: replace(context, attempt=self._become_writer()),
+            committed=lambda snapshot: self._committed(snapshot, times),
+            after=self._went_on_from,
+            alive=alive,
         )
 
-    def _committed(self, snapshot: Snapshot, manifest: Manifest) -> JsonValue:
+    def _note(self, committed: Committed) -> None:
+        note_saved(committed.location)
+        if self.control.is_main:
+            logger.debug(
+                "step %d saved in %.2f s, of which the caller waited %.2f s: %s",
+                committed.step,
+                committed.seconds,
+                committed.stall_seconds,
+                committed.location,
+            )
+            if self._on_commit is not None:
+                self._on_commit(committed)
+
+    def _context(self, control: Control) -> SaveContext:
+        return save_context(control, self._run_id, self._strategy, self._config_xxh3, self._determinism)
+
+    def _become_writer(self) -> int:
+        self._process_writer.begin_save()
+        return self.begin_attempt()
+
+    def _committed(self, snapshot: Snapshot, times: SaveTimes) -> None:
         self._went_on_from = snapshot.step
         apply_retention(self.storage, self.retention, snapshot.step, snapshot.attempt)
         warn_of_saved(self.storage, snapshot.step, snapshot.non_finite)
-        return {name: getattr(manifest, name) for name in ("state_hash", "weights_hash", "self_hash")}
+        span_clock().committed(snapshot.step, times.sums)
 
     def save_if_due(self, step: int, state: Mapping[str, Any], **facts: Any) -> bool:
         """Save if `step` is a multiple of every_steps; return whether it did (collective).
 
-        `facts` are the keywords of save().
+        `facts` are the keywords of save(). An asynchronous manager only starts the save, as start_save().
         """
         if self.every_steps is None:
             raise ConfigError(
@@ -267,7 +288,10 @@ class CheckpointManager:
             )
         if step <= 0 or step % self.every_steps:
             return False
-        self.save(step, state, **facts)
+        if self._asynchronous:
+            self.start_save(step, state, **facts)
+        else:
+            self.save(step, state, **facts)
         return True
 
     @counted_as(RESTORE)
@@ -297,6 +321,7 @@ class CheckpointManager:
             UnavailableError: the storage cannot be read.
         """
         check_init_from(init_from, fresh_optimizer)
+        self.wait()
         control = self.control
         meet(control, "CheckpointManager.load_latest")
         on_every_rank(control, lambda: refuse_unstorable(state, control.rank))
@@ -338,43 +363,15 @@ class CheckpointManager:
             NotFoundError: there is no such step; CheckpointError: it is damaged or does not fit.
             UnavailableError: the storage cannot be read.
         """
+        self.wait()
         control = self.control
         name = on_rank_zero(control, lambda: self._name_of(step))
         return self._restore(state, load_step_together(control, self.storage, str(name)))
 
     def _restore(self, state: Mapping[str, Any], loaded: LoadedCheckpoint) -> Restored:
-        control = self.control
-        rank, world_size, place = control.rank, control.world_size, place_of(control)
-        manifest = loaded.manifest
-
-        def check() -> None:
-            check_fits(state, loaded)
-            check_per_rank(state, loaded, world_size)
-            check_rng_state(loaded, place)
-
-        on_every_rank(control, check)
-        self._went_on_from = manifest.step
-        apply(state, loaded)
-        apply_per_rank(state, loaded, rank, world_size)
-        apply_buffers(state, loaded, rank, manifest.world_size == world_size)
-        note_restored(manifest.step, loaded.location)
-        if control.is_main:
-            warn_of_restored(self.storage, manifest.step, loaded.reserved)
-            logger.debug("restored %s", loaded.location)
-            warn_of_differences(self._determinism, manifest.determinism)
-            log_other_entries(state, loaded)
-        return Restored(
-            step=manifest.step,
-            epoch=manifest.epoch,
-            samples_in_epoch=manifest.samples_in_epoch,
-            samples_total=manifest.samples_total,
-            world_size=manifest.world_size,
-            path=self.storage.path_of(loaded.name),
-            rng_restored=apply_rng_state(loaded, place, rank),
-            location=loaded.location,
-            state_hash=manifest.state_hash,
-            weights_hash=manifest.weights_hash,
-        )
+        restored = restore_together(self.control, self.storage, state, loaded, self._determinism)
+        self._went_on_from = restored.step
+        return restored
 
     def steps(self) -> list[int]:
         """List the committed steps, oldest first; their data is not verified here."""

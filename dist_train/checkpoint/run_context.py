@@ -92,16 +92,18 @@ def place_of(control: Control) -> Place:
 def save_context(
     control: Control,
     run_id: str,
-    attempt: int,
     strategy: str,
     config_xxh3: str,
     determinism: Mapping[str, JsonValue] | None,
 ) -> SaveContext:
-    """Return what a manifest holds besides the state; `determinism` None: that of this process."""
+    """Return what a manifest holds besides the state; the attempt is not known yet.
+
+    `determinism` None: that of this process.
+    """
     place, run = place_of(control), current()
     return SaveContext(
         run_id=run_id,
-        attempt=attempt,
+        attempt=0,
         world_size=control.world_size,
         mesh=place.mesh,
         data_size=place.data_size,
@@ -129,9 +131,8 @@ def settle_finite_check() -> None:
         run.finite_check.settle()
 
 
-def note_saved(step: int, location: str) -> None:
-    """A checkpoint was committed: for the error of check_finite, and for what a restart does again."""
-    span_clock().committed(step)
+def note_saved(location: str) -> None:
+    """A checkpoint was committed: for the error of check_finite."""
     _note_newest(location)
 
 

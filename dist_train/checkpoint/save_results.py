@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ class Committed:
         self_hash: of the manifest.
         seconds: how long the save took.
         location: its path or URL.
+        stall_seconds: how long the caller stood still for it: all of `seconds`, but in a save that was
+            written in the background.
     """
 
     step: int
@@ -27,6 +30,7 @@ class Committed:
     self_hash: str
     seconds: float
     location: str
+    stall_seconds: float
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,22 @@ class Restored:
     location: str
     state_hash: str
     weights_hash: str
+
+
+@dataclass(frozen=True)
+class SaveTimes:
+    """The times of one save.
+
+    Args:
+        started: when it was called, by time.perf_counter().
+        stall: how long the caller stood still; None: until the save ends.
+        sums: what the process's clock had counted when the state was copied; None: what it has at the end.
+    """
+
+    started: float
+    stall: float | None = None
+    sums: tuple[float, ...] | None = None
+
+    def stalled(self) -> float:
+        """Seconds that the caller stood still, up to now at most."""
+        return time.perf_counter() - self.started if self.stall is None else self.stall

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.finite_tensors import parts_not_finite
 from dist_train.checkpoint.state.shard_digests import compare_parts, digest_whole
 from dist_train.checkpoint.state.shard_layout import ShardLayout, agree_on_layout
+from dist_train.checkpoint.state.sharded_tensors import ShardedTensor
 from dist_train.checkpoint.state.snapshot import ShardFacts
 
 if TYPE_CHECKING:
@@ -36,8 +37,21 @@ class ShardedState:
     facts: ShardFacts = field(default_factory=ShardFacts)
 
 
-def share_out(control: Control, step: int, collected: CollectedState) -> ShardedState:
-    """Compare the copies of each part, digest the weights, choose who writes what (collective).
+@dataclass(frozen=True)
+class PartsHere:
+    """The parts of sharded tensors that this rank writes, and which ranks write the others.
+
+    Args:
+        layout: of all sharded tensors.
+        tensors: manifest key -> tensor, of whose parts only those are left that this rank writes.
+    """
+
+    layout: ShardLayout
+    tensors: Mapping[str, ShardedTensor]
+
+
+def choose_parts(control: Control, step: int, collected: CollectedState) -> PartsHere:
+    """Compare the copies of each part, choose who writes what (collective).
 
     Raises:
         ReplicaMismatch: copies of a part differ, or the ranks have unlike tensors.
@@ -46,9 +60,27 @@ def share_out(control: Control, step: int, collected: CollectedState) -> Sharded
     tensors = collected.sharded_tensors
     layout = agree_on_layout(control, step, tensors)
     compare_parts(control, step, layout, tensors)
-    parts, non_finite = on_every_rank(control, lambda: _own_part(collected, layout))
+    here = {key: _written_here(key, tensor, layout) for key, tensor in tensors.items()}
+    return PartsHere(layout, here)
+
+
+def _written_here(key: str, tensor: ShardedTensor, layout: ShardLayout) -> ShardedTensor:
+    parts = tuple((box, values) for box, values in tensor.parts if layout.is_written_here(key, box))
+    return replace(tensor, parts=parts)
+
+
+def digest_parts(control: Control, collected: CollectedState, here: PartsHere) -> ShardedState:
+    """Digest the weights, look for what is not finite (collective).
+
+    Args:
+        control: all ranks.
+        collected: says what the tensors are.
+        here: what is digested and written.
+    """
+    tensors = here.tensors
+    parts, non_finite = on_every_rank(control, lambda: _own_part(collected, tensors))
     weights = sorted({key for key in collected.weights.values() if key in tensors})
-    digests = digest_whole(control, layout, tensors, weights)
+    digests = digest_whole(control, here.layout, tensors, weights)
     count = sum(part.values.nbytes for some in parts.values() for part in some) if parts else None
     rows: list[Any] = control.all_gather([count, [*non_finite]])
     found = tuple(sorted({name for _, names in rows for name in names}))
@@ -56,13 +88,13 @@ def share_out(control: Control, step: int, collected: CollectedState) -> Sharded
 
 
 def _own_part(
-    collected: CollectedState, layout: ShardLayout
+    collected: CollectedState, tensors: Mapping[str, ShardedTensor]
 ) -> tuple[dict[str, list[PartToWrite]], tuple[str, ...]]:
-    parts: dict[str, list[PartToWrite]] = {}
-    for key, tensor in collected.sharded_tensors.items():
-        for box, values in tensor.parts:
-            if layout.is_written_here(key, box):
-                parts.setdefault(key, []).append(PartToWrite(tensor.shape, box, values))
+    parts = {
+        key: [PartToWrite(tensor.shape, box, values) for box, values in tensor.parts]
+        for key, tensor in tensors.items()
+        if tensor.parts
+    }
     values_of = {
         key: some[0].values if len(some) == 1 else torch.cat([part.values.reshape(-1) for part in some])
         for key, some in parts.items()

@@ -19,6 +19,7 @@ NOT_HASHED = ("launch", "logging", "name", "resilience")
 # Keys that came later: with its default, a config has the hash that it had before the key came.
 _LATER = ("parameter_groups",)
 _LATER_DATA = ("drop_last", "collate_fn")
+_LATER_CHECKPOINT = ("async",)
 _LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last", "compile")
 
 
@@ -67,6 +68,7 @@ def config_xxh3(config: RunConfig) -> str:
     for section, names, values in (
         (config, _LATER, data),
         (config.data, _LATER_DATA, data["data"]),
+        (config.checkpoint, _LATER_CHECKPOINT, data["checkpoint"]),
         (config.trainer, _LATER_TRAINER, data["trainer"]),
     ):
         for name in names:

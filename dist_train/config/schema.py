@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from dist_train.config.component import Component, Section, SinkConfig, StrategyConfig
 from dist_train.config.launch_section import LaunchConfig
@@ -157,7 +157,27 @@ class KeepBest(Section):
         return value
 
 
-class CheckpointConfig(Section):
+if TYPE_CHECKING:
+    _AsyncSection = Section
+else:
+    # A keyword of Python: no class statement can have a field of this name.
+    _AsyncSection = create_model(
+        "_AsyncSection",
+        __base__=Section,
+        **{
+            "async": (
+                bool | None,
+                Field(
+                    default=None,
+                    description="Write checkpoints while the training goes on, from copies in host memory; "
+                    "null: on a GPU.",
+                ),
+            )
+        },
+    )
+
+
+class CheckpointConfig(_AsyncSection):
     """When to save, and what to keep. At most one of `every_steps` and `every_epochs`."""
 
     every_steps: int | None = Field(default=None, ge=1, description="Optimizer steps between two saves.")
@@ -172,6 +192,15 @@ class CheckpointConfig(Section):
     keep_best: KeepBest | None = Field(
         default=None, description="The best ones to keep beside the last ones."
     )
+
+    def is_asynchronous(self, device_type: str) -> bool:
+        """Whether saves are written while the training goes on, on such a device.
+
+        Where it is not said: on a GPU, which trains on while the host hashes and writes. On a CPU the
+        training has the cores that the hashes need, and the memory that the copies need.
+        """
+        said: bool | None = getattr(self, "async")
+        return device_type == "cuda" if said is None else said
 
     @model_validator(mode="before")
     @classmethod

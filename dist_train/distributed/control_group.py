@@ -50,6 +50,7 @@ class Control:
         rank: this process's rank.
         world_size: number of ranks.
         store: of the job, for what one rank tells without waiting for the others.
+        timeout: of the group; None for torch's default.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Control:
         rank: int = 0,
         world_size: int = 1,
         store: Store | None = None,
+        timeout: timedelta | None = None,
     ) -> None:
         if group is None and world_size != 1:
             raise ValueError(f"a control group of {world_size} ranks needs a process group")
@@ -65,11 +67,20 @@ class Control:
         self.rank = rank
         self.world_size = world_size
         self.store = store
+        self.timeout = timeout
 
     @property
     def is_main(self) -> bool:
         """True on rank 0: for what must happen once per job."""
         return self.rank == 0
+
+    def with_own_group(self) -> Control:
+        """Make a control of the same ranks whose collectives may run beside this one's (collective)."""
+        if self.group is None:
+            return Control(None, self.rank, self.world_size, self.store)
+        ranks = torch_dist.get_process_group_ranks(self.group)
+        group = torch_dist.new_group(ranks, backend="gloo", timeout=self.timeout)
+        return Control(group, self.rank, self.world_size, self.store, self.timeout)
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Wait until every rank has called this; raises RuntimeError after `timeout_s` seconds."""

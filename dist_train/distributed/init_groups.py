@@ -175,4 +175,4 @@ def _torch_groups(store: Store, info: RankInfo, device: torch.device, timeout: t
     # A group of its own also on CPU: a stop vote must not queue behind gradients.
     group = torch_dist.new_group(backend="gloo", timeout=timeout)
     logger.debug("rank %d of %d: groups formed on %s", info.rank, info.world_size, device)
-    return Control(group, info.rank, info.world_size, store)
+    return Control(group, info.rank, info.world_size, store, timeout)

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self, overload
@@ -27,7 +28,7 @@ from dist_train.distributed.loop_finite_check import LoopFiniteCheck
 from dist_train.distributed.place import Place
 from dist_train.distributed.seeding import RankSeeding
 from dist_train.env import RankInfo
-from dist_train.errors import NonFiniteError, NotFoundError, UsageError
+from dist_train.errors import NotFoundError, UsageError
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics_file import append_metric
 
@@ -102,6 +103,7 @@ class Run:
         self._vote = vote
         self._progress = progress
         self._keep_alive = keep_alive
+        self._at_close: list[Callable[[bool], None]] = []
         self._pid = os.getpid()
 
     @property
@@ -310,6 +312,10 @@ class Run:
         if self._keep_alive is not None:
             self._keep_alive()
 
+    def at_close(self, leave: Callable[[bool], None]) -> None:
+        """Call `leave` before the process groups are left, with True after a failure; it may raise then."""
+        self._at_close.append(leave)
+
     def make_current(self) -> None:
         """Make this the run that current() returns."""
         global _current
@@ -323,21 +329,37 @@ class Run:
 
         Raises:
             NonFiniteError: what check_finite was given last on this rank is not finite.
+            CheckpointWriteError: the last save, which was written in the background, has failed.
         """
-        try:
-            if not failed and not self.closed:
+        with ExitStack() as rest:
+            rest.callback(self._close, Teardown(failed, _BARRIER_S))
+            self.settle(failed=failed)
+
+    def settle(self, *, failed: bool = False) -> None:
+        """End what goes on beside the loop, and raise what it has not told yet; close() does it.
+
+        Args:
+            failed: wait for a short time only, and raise nothing: other ranks may be dead.
+
+        Raises:
+            NonFiniteError, CheckpointWriteError: as close().
+        """
+        # A forked child inherits the object but not its threads.
+        if self.closed or os.getpid() != self._pid:
+            return
+        with ExitStack() as rest:
+            for leave in self._at_close:
+                rest.callback(leave, failed)
+            if not failed:
                 self.finite_check.end()
-        finally:
-            self._close(Teardown(failed, _BARRIER_S))
 
     def close_at_exit(self) -> None:
         """Close the run from atexit; after an uncaught exception without waiting for other ranks."""
         failed = getattr(sys, "last_value", None) is not None
-        if not failed and not self.closed:
-            try:
-                self.finite_check.end()
-            except NonFiniteError as error:  # the exit code is given by now; under launch it is 73
-                logger.error("%s", error)
+        try:
+            self.settle(failed=failed)
+        except Exception as error:  # the exit code is given by now; under launch it is the error's
+            logger.error("%s", error)
         self._close(Teardown(failed, _BARRIER_AT_EXIT_S, exiting=True))
 
     def _close(self, how: Teardown) -> None:

@@ -7,6 +7,7 @@ through them again and again, and the interpreter's own end goes through all of 
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,9 +28,13 @@ def frozen_imports() -> Iterator[None]:
 def without_collector() -> Iterator[None]:
     """Switch the collector off meanwhile; if it was off before, it stays off. Also a decorator.
 
+    Only in the main thread: a process that was forked while another thread works would have none for good.
     For short work that makes very many objects and no cycles: with 16,000 tensors the collections, each of
     which looks at every object of the process, took as long as all the rest of a save.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -141,14 +141,24 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         model,
         data.train,
         horizon,
-        lambda: None if saves.newest is None else saves.newest.step,
+        lambda: saves.newest_step(),
         run_dir.checkpoints,
         lambda rank: place_of(strategy, options, rank, run.world_size).data_rank,
     )
     state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)
     manager = _manager(config, run, run_dir, strategy)
-    saves = Saves(manager, config.checkpoint, horizon, data.train, state, run.control, grace_s, faults)
+    saves = Saves(
+        manager,
+        config.checkpoint,
+        horizon,
+        data.train,
+        state,
+        run.control,
+        grace_s,
+        faults,
+        asynchronous=config.checkpoint.is_asynchronous(run.device.type),
+    )
     seed_for_training(config.seed, run.place.data_rank)
     clip_norm = config.trainer.clip_norm
     return Trainer(

@@ -121,7 +121,7 @@ class Callback:
         """An evaluation is done; `metrics` holds its loss and metrics, equal on all ranks."""
 
     def on_checkpoint(self, context: CallbackContext, step: int) -> None:
-        """The checkpoint of this step is committed."""
+        """The checkpoint of `step` is committed; written in the background, it is of an earlier step."""
 
     def on_stop(self, context: CallbackContext) -> None:
         """The run was asked to save and stop (a preemption); the save follows."""

@@ -129,17 +129,25 @@ class Trainer:
         elif stopping:
             self._stop(step, means)
         elif due:
-            self._save(step, means)
+            self._save(step, means, wait=step == self.horizon.total_steps)
+        elif metric_sums is not None:
+            self.saves.poll()
+        self._tell_committed(step)
 
-    def _save(self, step: int, means: Means | None) -> None:
+    def _save(self, step: int, means: Means | None, *, wait: bool = True) -> None:
         # The records of this step come before its checkpoint: a kill in between replays them.
         self.records.settle()
         self.finite.settle(step)
         self.sinks.flush()
         self.run.progress(f"the save of step {step}")
         with self.pace.paused():
-            self.saves.save(step, means)
-            self.callbacks.call("on_checkpoint", step, step)
+            self.saves.save(step, means, wait=wait)
+        self._tell_committed(step)
+
+    def _tell_committed(self, step: int) -> None:
+        for committed in self.saves.take_committed():
+            with self.pace.paused():
+                self.callbacks.call("on_checkpoint", step, committed)
 
     def _ends_early(self, step: int) -> bool:
         return step < self.horizon.total_steps and self.callbacks.agree_to_stop()
@@ -155,7 +163,10 @@ class Trainer:
     def _stop(self, step: int, means: Means | None) -> None:
         self.records.settle()
         self.callbacks.call("on_stop", step)
-        if not self.saves.fits_the_grace():
+        with self.pace.paused():
+            waited_s = self.saves.finish()
+        self._tell_committed(step)
+        if not self.saves.fits_the_grace(waited_s):
             newest = "none" if self.saves.newest is None else f"step {self.saves.newest.step}"
             raise Preempted(
                 f"stopped at step {step} as asked; a save was not possible, last good checkpoint: {newest}",

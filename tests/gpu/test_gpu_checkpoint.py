@@ -76,3 +76,20 @@ def test_what_is_saved_from_a_gpu_comes_back(tmp_path: Path) -> None:
     restored = CheckpointManager(tmp_path).load_latest(state)
     assert restored is not None
     assert CheckpointManager(tmp_path / "again").save(1, state).weights_hash == saved.weights_hash
+
+
+def test_what_is_changed_after_start_save_is_not_saved(tmp_path: Path) -> None:
+    """The copies of a save in the background are in pinned memory, and made before the call returns."""
+    given = {name: there(tensor) for name, tensor in tensors().items() if name != "conjugate"}
+    state = {"given": given, "large": torch.arange(16 << 20, device=DEVICE)}
+    expected = CheckpointManager(tmp_path / "waits").save(1, state)
+    saves = CheckpointManager(tmp_path / "goes on")
+    for step in (1, 2):
+        saves.start_save(step, state)
+        assert saves._background.buffer._block.is_pinned()
+        if step == 2:
+            for tensor in (*given.values(), state["large"]):
+                tensor.zero_()
+    committed = saves.wait()
+    assert committed is not None
+    assert committed.state_hash == expected.state_hash

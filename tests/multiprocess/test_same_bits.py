@@ -110,6 +110,29 @@ def test_ranks_killed_where_the_model_is_sharded(  # type: ignore[no-untyped-def
 
 
 @pytest.mark.proves(
+    "Any kill, same bits: five `kill -9` of ranks whose checkpoints are written while the training goes on, "
+    "during a save too; the same bits as where each save is waited for",
+    limits="ddp and fsdp, 3 ranks, on CPUs",
+)
+@pytest.mark.proof
+@pytest.mark.parametrize(("strategy", "seed"), [("ddp", 7), ("fsdp", 8)])
+def test_ranks_killed_beside_saves_in_the_background(  # type: ignore[no-untyped-def]
+    tmp_path: Path, undisturbed, strategy: str, seed: int
+) -> None:
+    check_kills(
+        tmp_path,
+        undisturbed,
+        "text",
+        "W=3",
+        seed,
+        count=5,
+        steps=STEPS,
+        overrides=(f"strategy={strategy}",),
+        of_the_killed=("checkpoint.async=true",),
+    )
+
+
+@pytest.mark.proves(
     "Any kill, same bits: five `kill -9` of ranks where layers are cut over ranks (strategies "
     "tensor_parallel and fsdp_tensor_parallel), during a save too",
     limits="2 nodes x 2 ranks; on CPUs",
@@ -178,6 +201,7 @@ def check_kills(  # type: ignore[no-untyped-def]
     count: int,
     steps: int,
     overrides: tuple[str, ...] = (),
+    of_the_killed: tuple[str, ...] = (),
 ) -> None:
     nodes, procs = SHAPES[shape]
     length = (*overrides, *(() if steps == STEPS else (f"trainer.steps={steps}",)))
@@ -185,7 +209,8 @@ def check_kills(  # type: ignore[no-untyped-def]
     faults = [f"kill:rank={rank},step={step}" for rank, step in planned[:-1]]
     faults.append(f"kill:rank=0,step={planned[-1][1]},at=save")
     injected = f"DIST_TRAIN_INJECT={';'.join(faults)}"
-    killed = train(folder, "killed", workload, shape, "--env", injected, overrides=length, timeout_s=600)
+    changes = (*length, *of_the_killed)
+    killed = train(folder, "killed", workload, shape, "--env", injected, overrides=changes, timeout_s=600)
     assert killed.cli.code == 0, killed.cli
     assert killed.hashes == undisturbed(workload, shape, overrides=length).hashes
     assert len(killed.events("restarted")) == count

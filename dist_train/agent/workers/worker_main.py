@@ -138,11 +138,11 @@ def _run_target(module: ModuleType, kind: str, value: str, args: list[str]) -> N
 
 
 def _check_last_steps() -> None:
-    """Raise NonFiniteError for the last steps that run.check_finite was given: no call or save follows."""
+    """Raise for the last steps that run.check_finite was given, and the last save: no call follows."""
     opened = sys.modules.get("dist_train.distributed.run")
     run = None if opened is None else opened.current()
     if run is not None:
-        run.finite_check.end()
+        run.settle()
 
 
 def _run_module(module: ModuleType, name: str, args: list[str]) -> None:

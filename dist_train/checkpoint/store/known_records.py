@@ -27,16 +27,19 @@ class KnownRecords(Generic[T]):
     def get(self, raw: bytes, parse: Callable[[bytes], T]) -> T:
         """Return what `parse` gives for these bytes; its errors are raised, and not remembered."""
         key = xxhash.xxh3_128_digest(raw)
-        if key not in self._values:
-            self._remember(key, parse(raw))
-        self._values.move_to_end(key)
-        return self._values[key]
+        # Each line leaves them whole: the thread of a save in the background asks, too.
+        value = self._values.get(key)
+        if value is None:
+            value = parse(raw)
+        self._remember(key, value)
+        return value
 
     def put(self, raw: bytes, value: T) -> None:
         """Remember the value of bytes that this process has made itself."""
         self._remember(xxhash.xxh3_128_digest(raw), value)
 
     def _remember(self, key: bytes, value: T) -> None:
+        self._values.pop(key, None)  # to the end
         self._values[key] = value
         while len(self._values) > KNOWN:
             self._values.popitem(last=False)

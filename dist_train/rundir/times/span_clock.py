@@ -98,17 +98,29 @@ class SpanClock:
         if self.counts and self._numbers[layout.RESUMED] == layout.NOT_RESTORED:
             self._numbers[layout.RESUMED] = layout.FROM_THE_BEGINNING if step is None else step
 
-    def committed(self, step: int) -> None:
-        """What was counted until now is in the checkpoint of `step`: a restart does not repeat it."""
+    def sums(self) -> tuple[float, ...]:
+        """What was counted until now, by part; empty where the calling thread's time is not counted."""
         if not self.counts:
-            return
+            return ()
         self._count_until_now()
-        numbers, sums = self._numbers, layout.SUMS
+        return tuple(self._numbers[layout.SUMS + number] for number in range(len(layout.CLOCK_PARTS)))
+
+    def committed(self, step: int, sums: tuple[float, ...] | None = None) -> None:
+        """What was counted up to `sums` is in the checkpoint of `step`: a restart does not repeat it.
+
+        Args:
+            step: of the checkpoint.
+            sums: what `sums` returned when its state was copied; then any thread may call. None: as of now.
+        """
+        sums = self.sums() if sums is None else sums
+        if not sums or self._thread == _NO_THREAD:
+            return
+        numbers = self._numbers
         count = int(numbers[layout.COMMITS])
         place = layout.RING + count % layout.KEPT_COMMITS * layout.COMMIT_SIZE
         numbers[place] = step
-        for number in range(len(layout.CLOCK_PARTS)):
-            numbers[place + 1 + number] = numbers[sums + number]
+        for number, seconds in enumerate(sums):
+            numbers[place + 1 + number] = seconds
         numbers[layout.COMMITS] = count + 1
 
     def beat(self) -> None:

@@ -26,13 +26,19 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, st
     return directory, hashes
 
 
-def resume_and_save(directory: Path, keep_last: int = 2) -> str:
+def resume_and_save(directory: Path, keep_last: int = 2, background: bool = False) -> str:
     """What an attempt does: load the newest, make one step, save; step 1 goes, by keep_last."""
     training, manage = Training(), manager(directory, attempt=1, keep_last=keep_last)
     restored = manage.load_latest(training.state)
     assert restored is not None
     training.train()
-    return manage.save(restored.step + 1, training.state).weights_hash
+    if not background:
+        return manage.save(restored.step + 1, training.state).weights_hash
+    manage.start_save(restored.step + 1, training.state)
+    training.train(2)
+    committed = manage.wait()
+    assert committed is not None
+    return committed.weights_hash
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +59,12 @@ def changes(before, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]
     "A crash or power loss at any file operation of a save leaves a whole checkpoint",
     limits="a model of the file system's promises",
 )
+@pytest.mark.parametrize("background", [False, True], ids=["waited for", "in the background"])
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 @pytest.mark.parametrize("part", range(4))
-def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, power: bool, part: int) -> None:
+def test_any_crash_leaves_a_whole_checkpoint(
+    tmp_path: Path, before, changes, power: bool, part: int, background: bool
+) -> None:
     count, third = changes
     hashes = {**before[1], 3: third}
     # Small tensors are written together: few writes, each of them torn once.
@@ -68,7 +77,7 @@ def test_any_crash_leaves_a_whole_checkpoint(tmp_path: Path, before, changes, po
         with pytest.MonkeyPatch.context() as patch:
             files.install(patch)
             with pytest.raises(Crash):
-                resume_and_save(directory)
+                resume_and_save(directory, background=background)
         files.settle()
 
         again = Training(seed=9)

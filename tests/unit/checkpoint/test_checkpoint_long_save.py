@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import dist_train as dt
-from dist_train.checkpoint import collective_write
-from dist_train.checkpoint import manager as manager_module
+from dist_train.checkpoint import collective_write, write_prepared
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.rundir import durable_files
 from dist_train.testing import run_ranks
@@ -32,10 +31,10 @@ class Own:
 
 
 def save_for(seconds: float, busy: bool, directory: Path, slow_part: str) -> int:
-    """Save; `slow_part` of it, a function of collective_write or manager, lasts so long."""
+    """Save; `slow_part` of it, a function of collective_write or write_prepared, lasts so long."""
     with dt.init(device="cpu", timeout_s=20, collective_timeout_s=TIMEOUT_S) as run:
         run.progress("step 1", 1)
-        module = manager_module if hasattr(manager_module, slow_part) else collective_write
+        module = write_prepared if hasattr(write_prepared, slow_part) else collective_write
         real = getattr(module, slow_part)
 
         def slow(*arguments: object) -> object:

@@ -119,6 +119,27 @@ def test_other_threads_and_forked_children_count_nothing(clock: SpanClock, ticks
     assert seconds(path) == {}
 
 
+def test_another_thread_notes_a_commit_with_what_was_counted_when_the_state_was_copied(
+    clock: SpanClock, ticks: Ticks, path: Path
+) -> None:
+    clock.switch(COMPUTE)
+    ticks.now += 2.0
+    with clock.whole(SAVE_STALL):
+        ticks.now += 0.5
+        sums = clock.sums()
+    ticks.now += 4.0
+    clock.switch(DATA_WAIT)
+    thread = threading.Thread(target=clock.committed, args=(7, sums))
+    thread.start()
+    thread.join()
+    found = read_clock_file(path)
+    assert found is not None
+    ((step, counted),) = found.commits
+    assert step == 7
+    assert (counted["compute"], counted["save_stall"], counted["data_wait"]) == (2.0, 0.5, 0.0)
+    assert seconds(path)["compute"] == 6.0
+
+
 def test_a_commit_remembers_what_was_counted_until_then(clock: SpanClock, ticks: Ticks, path: Path) -> None:
     clock.switch(COMPUTE)
     for step in range(1, clock_file.KEPT_COMMITS + 3):
