@@ -35,6 +35,7 @@ _PUBLIC = {
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
+    "checkpoint_activations": "dist_train.strategies.blocks.activation_checkpointing",
     "no_sync": "dist_train.strategies.prepared_models",
     "clip_grad_norm_": "dist_train.strategies.prepared_models",
     "to_device": "dist_train.distributed.transfer",
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from dist_train.distributed.transfer import to_device as to_device
     from dist_train.inference.predictor import Predictor as Predictor
     from dist_train.resilience.session import init as init
+    from dist_train.strategies.blocks.activation_checkpointing import (
+        checkpoint_activations as checkpoint_activations,
+    )
     from dist_train.strategies.prepare import prepare as prepare
     from dist_train.strategies.prepared_models import clip_grad_norm_ as clip_grad_norm_
     from dist_train.strategies.prepared_models import no_sync as no_sync
@@ -81,6 +85,7 @@ __all__ = [
     "Predictor",
     "Run",
     "__version__",
+    "checkpoint_activations",
     "clip_grad_norm_",
     "init",
     "loader",

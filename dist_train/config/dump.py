@@ -19,7 +19,16 @@ NOT_HASHED = ("launch", "logging", "name", "resilience")
 # Keys that came later: with its default, a config has the hash that it had before the key came.
 _LATER = ("parameter_groups",)
 _LATER_DATA = ("drop_last", "collate_fn")
-_LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last", "compile")
+_LATER_TRAINER = (
+    "callbacks",
+    "on_nonfinite",
+    "matmul_precision",
+    "conv_tf32",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+)
+_LATER_COMPILE = ("modules",)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -64,11 +73,15 @@ def config_xxh3(config: RunConfig) -> str:
     import xxhash
 
     data = {key: value for key, value in config.model_dump().items() if key not in NOT_HASHED}
-    for section, names, values in (
+    trainer = config.trainer
+    sections: list[tuple[Any, tuple[str, ...], dict[str, Any]]] = [
         (config, _LATER, data),
         (config.data, _LATER_DATA, data["data"]),
-        (config.trainer, _LATER_TRAINER, data["trainer"]),
-    ):
+        (trainer, _LATER_TRAINER, data["trainer"]),
+    ]
+    if trainer.compile is not None:
+        sections.append((trainer.compile, _LATER_COMPILE, data["trainer"]["compile"]))
+    for section, names, values in sections:
         for name in names:
             if getattr(section, name) == type(section).model_fields[name].get_default(
                 call_default_factory=True

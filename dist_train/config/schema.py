@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -29,6 +29,19 @@ class DataConfig(Section):
     )
 
 
+# Modules that are treated one by one: names, or the choice of strategies/blocks/chosen_blocks.py.
+Blocks = Literal["auto"] | Annotated[list[str], Field(min_length=1)]
+
+
+class ActivationCheckpointingConfig(Section):
+    """Modules that keep their inputs only, and run again in the backward pass; `{}` takes the default."""
+
+    modules: Blocks = Field(
+        default="auto",
+        description="Classes or patterns of names (`layers.*`); auto: the members of each ModuleList.",
+    )
+
+
 class CompileConfig(Section):
     """The model's forward and backward pass, compiled by torch.compile; `compile: {}` takes the defaults."""
 
@@ -47,6 +60,11 @@ class CompileConfig(Section):
         default=False,
         description="One program for batches of all sizes; false: one for each, so that the bits of a step "
         "do not depend on the sizes that came before it.",
+    )
+    modules: Blocks | None = Field(
+        default=None,
+        description="Compile these modules, each by itself: classes or patterns of names; auto: the members "
+        "of each ModuleList. null: the whole model as one.",
     )
 
     @field_validator("mode")
@@ -81,6 +99,11 @@ class TrainerConfig(Section):
     )
     compile: CompileConfig | None = Field(
         default=None, description="Compile the model with torch.compile; null: run it as it is."
+    )
+    activation_checkpointing: ActivationCheckpointingConfig | None = Field(
+        default=None,
+        description="Compute activations of chosen modules again in the backward pass: less memory, more "
+        "time, the same bits. null: keep them.",
     )
     accumulate: int = Field(
         default=1, ge=1, description="Micro-batches per optimizer step on each rank; batch_size stays."

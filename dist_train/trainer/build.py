@@ -40,7 +40,7 @@ from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.warmup import warm_up
-from dist_train.trainer.build_components import Components
+from dist_train.trainer.build_components import Components, recompute_activations
 from dist_train.trainer.callback_hooks import CallbackHooks
 from dist_train.trainer.checkpointing import Saves
 from dist_train.trainer.compiled_model import compiled
@@ -243,9 +243,11 @@ def _wrapped_model(
     moved = model if places_model(strategy) else model.to(run.device)
     if config.trainer.channels_last:
         moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    recompute_activations(moved, config)
     made = None
     if config.trainer.compile is not None:
-        moved = made = compiled(moved, config.trainer.compile, run.device)
+        called = compiled(moved, config.trainer.compile, run.device)
+        moved, made = called, None if called is moved else called
     wrapped = strategy.wrap(moved, run, options)
     measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
     return wrapped, made
@@ -269,7 +271,10 @@ def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -
 
 def _compiler(config: RunConfig) -> dict[str, JsonValue]:
     chosen = config.trainer.compile
-    return {} if chosen is None else {"compile": f"{chosen.backend} {chosen.mode}"}
+    if chosen is None:
+        return {}
+    blocks = "" if chosen.modules is None else " by module"
+    return {"compile": f"{chosen.backend} {chosen.mode}{blocks}"}
 
 
 def _sinks(config: RunConfig, run: Run, run_dir: RunDir, horizon: Horizon) -> SinkFanout:
