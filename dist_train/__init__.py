@@ -38,6 +38,7 @@ _PUBLIC = {
     "checkpoint_activations": "dist_train.strategies.blocks.activation_checkpointing",
     "no_sync": "dist_train.strategies.prepared_models",
     "clip_grad_norm_": "dist_train.strategies.prepared_models",
+    "LossScaler": "dist_train.trainer.half_precision.loss_scaler",
     "to_device": "dist_train.distributed.transfer",
     "loader": "dist_train.data.loader",
     "Predictor": "dist_train.inference.predictor",
@@ -80,8 +81,10 @@ if TYPE_CHECKING:
     from dist_train.strategies.prepared_models import clip_grad_norm_ as clip_grad_norm_
     from dist_train.strategies.prepared_models import no_sync as no_sync
     from dist_train.strategies.unwrap import unwrap as unwrap
+    from dist_train.trainer.half_precision.loss_scaler import LossScaler as LossScaler
 
 __all__ = [
+    "LossScaler",
     "Predictor",
     "Run",
     "__version__",

@@ -27,6 +27,7 @@ _LATER_TRAINER = (
     "channels_last",
     "compile",
     "activation_checkpointing",
+    "loss_scale",
 )
 _LATER_COMPILE = ("modules",)
 

@@ -76,6 +76,15 @@ class CompileConfig(Section):
         return value
 
 
+class LossScaleConfig(Section):
+    """The scale of the loss in fp16: it falls where gradients overflow, and grows again."""
+
+    initial: float = Field(default=65536.0, ge=1, description="The first scale; a power of two.")
+    growth_factor: float = Field(default=2.0, gt=1, description="By which it grows.")
+    backoff_factor: float = Field(default=0.5, gt=0, lt=1, description="By which it falls, to 1 at least.")
+    growth_interval: int = Field(default=2000, ge=1, description="Steps without an overflow before it grows.")
+
+
 class TrainerConfig(Section):
     """How long, how precisely, and how often to look. Exactly one of `epochs` and `steps`."""
 
@@ -83,8 +92,12 @@ class TrainerConfig(Section):
     steps: int | None = Field(
         default=None, ge=1, validate_default=True, description="Optimizer steps, instead of `epochs`."
     )
-    precision: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="bf16: autocast of the forward pass; weights stay fp32."
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="bf16, fp16: autocast of the forward pass; weights stay fp32. fp16 scales the loss.",
+    )
+    loss_scale: LossScaleConfig | None = Field(
+        default=None, description="How precision fp16 scales the loss; null: as torch's GradScaler."
     )
     matmul_precision: Literal["highest", "high", "medium"] = Field(
         default="highest",
@@ -124,6 +137,14 @@ class TrainerConfig(Section):
         default_factory=list,
         description="Your own code at fixed points of the training, called in this order.",
     )
+
+    @field_validator("loss_scale")
+    @classmethod
+    def _scale_of_fp16(cls, value: LossScaleConfig | None, info: ValidationInfo) -> LossScaleConfig | None:
+        precision = info.data.get("precision", "fp16")
+        if value is not None and precision != "fp16":
+            raise ValueError(f"the loss is scaled in fp16 only, and trainer.precision is {precision}")
+        return value
 
     @field_validator("steps")
     @classmethod

@@ -40,7 +40,7 @@ class MeasuredParts:
         self._batches: SampleBatches | None = None
         self._line: tuple[ActivationMemory, ActivationMemory] | None = None
         self._no_activations = False
-        self._autocast = config.trainer.precision == "bf16"
+        self._autocast = config.trainer.precision != "fp32"
 
     @property
     def buffers(self) -> int:

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.config.dump import config_xxh3
-from dist_train.config.schema import RunConfig
+from dist_train.config.schema import LossScaleConfig, RunConfig
 from dist_train.data.batch_partition import MicroBatch
 from dist_train.data.data_agreement import DataAgreement
 from dist_train.data.exact_loader import ExactLoader
@@ -44,6 +44,7 @@ from dist_train.trainer.build_components import Components, recompute_activation
 from dist_train.trainer.callback_hooks import CallbackHooks
 from dist_train.trainer.checkpointing import Saves
 from dist_train.trainer.compiled_model import compiled
+from dist_train.trainer.half_precision.loss_scaler import LossScaler
 from dist_train.trainer.loss_normalizer import UnitCounter, units_vary
 from dist_train.trainer.non_finite import NonFiniteRule
 from dist_train.trainer.parameter_groups import check_group_options, grouped
@@ -133,6 +134,9 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         run_dir.checkpoints,
         lambda rank: place_of(strategy, options, rank, run.world_size).data_rank,
     )
+    scaler = _loss_scaler(config, run)
+    if scaler is not None:
+        state["loss_scaler"] = scaler
     state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)
     manager = _manager(config, run, run_dir, strategy)
@@ -154,6 +158,8 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
             run.place.data_size,
             clip_norm,
             skips=config.trainer.on_nonfinite == "skip",
+            scaler=scaler,
+            is_main=run.is_main,
         ),
         finite=finite,
         records=records,
@@ -251,6 +257,13 @@ def _wrapped_model(
     wrapped = strategy.wrap(moved, run, options)
     measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
     return wrapped, made
+
+
+def _loss_scaler(config: RunConfig, run: Run) -> LossScaler | None:
+    if config.trainer.precision != "fp16":
+        return None
+    chosen = config.trainer.loss_scale or LossScaleConfig()
+    return LossScaler(**chosen.model_dump(), control=run.control)
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:

@@ -60,7 +60,7 @@ def config(*changes: str, text: str = BLOCKS) -> RunConfig:
     return load_text(text, "run.yaml", changes).config
 
 
-def trained(folder: Path, changes: tuple[str, ...] = (), attempt: int = 0) -> dict[str, Any]:
+def trained(folder: Path, changes: tuple[str, ...] = ()) -> dict[str, Any]:
     """On each rank: losses of its steps and hashes at the end; `fault` where one was injected."""
     with dt.init(seed=1, timeout_s=60) as run:
         try:
