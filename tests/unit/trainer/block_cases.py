@@ -76,3 +76,11 @@ def trained(folder: Path, changes: tuple[str, ...] = ()) -> dict[str, Any]:
         "state": result.state_hash,
         "steps": steps,
     }
+
+
+def plain() -> nn.Module:
+    """The same without dropout: its losses do not depend on how ranks share the data."""
+    model = Net()
+    for layer in model.layers:
+        layer.drop = nn.Identity()
+    return model

@@ -61,6 +61,13 @@ def test_a_restart_goes_on_with_the_scale_and_ends_with_the_same_bits(
     assert again["steps"][-1]["loss_scale"] == undisturbed["steps"][-1]["loss_scale"]
 
 
+@pytest.mark.parametrize(("first", "then"), [("fp16", "fp32"), ("fp32", "fp16")])
+def test_a_run_goes_on_in_another_precision(tmp_path: Path, first: str, then: str) -> None:
+    run_ranks(trained, 1, 60, args=(tmp_path, (f"trainer.precision={first}",)))
+    found = run_ranks(trained, 1, 60, args=(tmp_path, (f"trainer.precision={then}", "trainer.epochs=2")))[0]
+    assert len(found["losses"]) == 12
+
+
 def test_an_overflow_is_no_incident_of_non_finite_numbers_but_a_bad_loss_is(tmp_path: Path) -> None:
     bad = "data.train.args={bad: [23]}"
     with pytest.raises(Exception, match="the loss is not finite on rank 0"):
