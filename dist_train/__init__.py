@@ -9,7 +9,7 @@ jobs            what a launcher needs: job spec, plan, state, machine
 agent           the per-node process: start ranks, watch them, restart them
 entrypoint      what a rank of a config run executes
 distributed     process groups, devices, facts that ranks agree on
-strategies      single, ddp, dp, fsdp, hsdp
+strategies      single, ddp, dp, split, fsdp, hsdp
 data            loader, sampler, permutation
 checkpoint      atomic, verified, resumable checkpoints
 resilience      dt.init, stop flag, hang watchdog, fault injection

@@ -317,6 +317,11 @@ class RunConfig(Section):
                 "dp copies the model at every step and cannot compile it: use ddp, or leave out "
                 "trainer.compile"
             )
+        if value.name == "split" and trainer is not None and trainer.compile is not None:
+            raise ValueError(
+                "split moves tensors between devices within the model, which nobody has compiled: leave out "
+                "trainer.compile"
+            )
         return value
 
     @field_validator("loss")

@@ -60,6 +60,19 @@ class Ddp:
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         if not isinstance(options, DdpOptions):
             raise TypeError(f"ddp takes DdpOptions, not {type(options).__name__}")
+        return self.exchanged(model, run, options, run.device if run.device.type == "cuda" else None)
+
+    def exchanged(
+        self, model: nn.Module, run: Run, options: DdpOptions, device: torch.device | None
+    ) -> nn.Module:
+        """Put DistributedDataParallel around a model.
+
+        Args:
+            device: the GPU that all of the model lies on; None: it lies on several, or on the CPU.
+
+        Raises:
+            ConfigError: nothing of the model is trained, or an option does not fit the device.
+        """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(
                 f"{type(model).__name__} has no parameter that requires a gradient",
@@ -68,7 +81,7 @@ class Ddp:
         _refuse_hook(options, run.device.type)
         wrapped = DistributedDataParallel(
             model,
-            device_ids=[run.device.index] if run.device.type == "cuda" else None,
+            device_ids=None if device is None else [device.index],
             find_unused_parameters=options.find_unused_parameters,
             static_graph=options.static_graph,
             gradient_as_bucket_view=options.gradient_as_bucket_view,

@@ -14,6 +14,7 @@ from dist_train.strategies.base import (
     is_for_one_process,
     places_of,
     refuse_device,
+    works_alone,
 )
 from dist_train.strategies.prepare import check_options, load_strategy
 
@@ -59,7 +60,7 @@ def fit_strategy(
         )
     if device is not None:
         refuse_device(strategy, checked, device)
-    if world_size == 1 and not alone:
+    if world_size == 1 and not works_alone(strategy):
         strategy = load_strategy("single")
         checked = strategy.Options()
     return FittedStrategy(strategy, checked, places_of(strategy, checked, world_size)[0])

@@ -35,7 +35,7 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
-from dist_train.strategies.base import Strategy, StrategyOptions, is_for_one_process, place_of, places_model
+from dist_train.strategies.base import Strategy, StrategyOptions, place_of, places_model, works_alone
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
@@ -233,7 +233,7 @@ def _loader(
 def _strategy(config: RunConfig, run: Run) -> tuple[Strategy, StrategyOptions]:
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
-    if run.world_size == 1 and not is_for_one_process(strategy):
+    if run.world_size == 1 and not works_alone(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
     return strategy, options
