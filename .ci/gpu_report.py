@@ -123,12 +123,12 @@ def write_report(
     return REPORT.resolve()
 
 
-def read_json(path: Path) -> Any:
-    """What a benchmark has recorded; None where it has not."""
+def read_rows(path: Path) -> list[Any]:
+    """What a benchmark has recorded, as JSON lines; nothing where it has not."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
-        return None
+        return []
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 --fast: unit and architecture only, without the tests that start several processes.
 --lint: ruff and mypy only. --proof: only the longer tests, which CI runs too; --soak: the soak tests.
 --gpu: only the tests that need a GPU, and the loop benchmark on GPUs; without one it fails. It prints the
-environment first, and writes all of it into build/gpu-report.json. All other runs of whole groups do these tests
-where there is a GPU, and say in their table how many were not run where there is none.
+environment first, and writes all of it into build/gpu-report.json. All other runs of whole groups do these
+tests where there is a GPU, and say in their table how many were not run where there is none.
 Arguments after `--` go to pytest.
 """
 
@@ -31,7 +31,7 @@ from typing import NoReturn
 
 import psutil
 from gpu_look import A_GPU
-from gpu_report import benchmark_command, environment, read_json, tests_of, write_report
+from gpu_report import benchmark_command, environment, read_rows, tests_of, write_report
 from parallel_groups import Ended, Part, run_parts
 
 from dist_train.testing.required_components import apt_may_run
@@ -233,7 +233,7 @@ def tests_on_gpus(part: Part, folder: Path) -> Outcome:
     benchmark = Part("loop benchmark", benchmark_command(ranks, record), CHECK, limit_s=GPU_BENCHMARK_S)
     measured = run_parts([benchmark], AT_ONCE)[0]
     row = outcome(part, ended, folder)
-    answer = {"exit code": measured.code, "ranks": ranks, "rows": read_json(record)}
+    answer = {"exit code": measured.code, "ranks": ranks, "rows": read_rows(record)}
     where = write_report(
         facts, tests_of(report(part.name, folder)), {**answer, "output": measured.output[-8000:]}
     )

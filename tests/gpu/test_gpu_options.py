@@ -13,7 +13,7 @@ from dist_train.config.schema import CompileConfig
 from dist_train.strategies.prepare import load_strategy
 from dist_train.trainer.compiled_model import compiled
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])

@@ -1,4 +1,4 @@
-"""The strategies on GPUs: on one GPU a group of one rank on NCCL; the contract suite where there are several."""
+"""The strategies on one GPU, in a group of one rank on NCCL; the contract suite on as many as there are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dist_train.env import RankInfo
 from dist_train.strategies.prepare import load_strategy
 from dist_train.testing import RanksFailed, check_strategy, run_ranks
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 SHARDED = [
     ("fsdp", {}),
@@ -47,12 +47,10 @@ def test_a_group_of_one_trains_as_a_loop_by_hand(
     assert [norm for _, norm in found] == pytest.approx([norm for _, norm in by_hand], rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "options", [{"param_dtype": "bf16", "reduce_dtype": "fp32"}, {"param_dtype": "bf16"}]
-)
+@pytest.mark.parametrize("options", [{"reduce_dtype": "fp32"}, {}])
 def test_sharded_weights_stay_fp32_where_bf16_computes(options: dict[str, Any]) -> None:
     with group_of_one() as run:
-        net = wrapped(model(torch.float32), run, "fsdp", **options)
+        net = wrapped(model(torch.float32), run, "fsdp", param_dtype="bf16", **options)
         found = train(net, DEVICE, lambda net: load_strategy("fsdp").clip_norm(net, 0.5))
         assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
     plain = train(model(torch.float32).to(DEVICE), DEVICE, clip_by_hand)
@@ -108,7 +106,7 @@ def init_on_a_gpu() -> None:
 def test_dt_init_refuses_two_ranks_on_one_gpu() -> None:
     if torch.cuda.device_count() > 1:
         pytest.skip("there are several GPUs: each rank has its own")
-    with pytest.raises(RanksFailed, match="the same GPU|GPUs"):
+    with pytest.raises(RanksFailed, match="the same GPU"):
         run_ranks(init_on_a_gpu, 2, 300, start="spawn")
 
 
@@ -119,9 +117,7 @@ def test_the_contract(name: str) -> None:
     worlds = tuple(world for world in (2, 3, 4) if world <= count)
     check_strategy(load_strategy(name), 300, worlds=worlds, device="cuda")
     if not worlds and not getattr(load_strategy(name), "one_process", False):
-        pytest.skip(
-            "passed with one rank; several ranks need several GPUs, since NCCL takes each for one rank"
-        )
+        pytest.skip("passed with one rank; several need several GPUs, since NCCL takes a GPU for one rank")
 
 
 class Chain(Blocks):

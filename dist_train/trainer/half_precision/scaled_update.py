@@ -60,8 +60,8 @@ class ScaledUpdate:
             return found
         if verdict is Verdict.OVERFLOW and before > SMALLEST:
             self._say(before)
-            return torch.zeros(())
-        bad = torch.full((), torch.nan)
+            return torch.zeros((), device=losses[0].device)
+        bad = torch.full((), torch.nan, device=losses[0].device)
         if self._finite is not None:
             self._finite.apply(bad)
         return bad
