@@ -12,7 +12,7 @@ help:
 	@echo 'make demo         install the dependencies, train the digits as 2 nodes x 2 processes'
 	@echo 'make test         ruff, mypy and every test; prints the seconds of each group'
 	@echo 'make test-fast    unit and architecture tests that start no further processes (under a minute)'
-	@echo 'make test-gpu     the tests that need a GPU; says so and fails where there is none'
+	@echo 'make test-gpu     environment, tests and loop benchmark on GPUs, into build/gpu-report.json; fails without one'
 	@echo 'make test-cluster KUBECONFIG=... NAMESPACE=... IMAGE=...   the life cycle on your Kubernetes (CONTRIBUTING.md)'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make proof        the longer tests (pytest -m proof), some 30 minutes; CI runs them too'

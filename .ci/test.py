@@ -4,14 +4,16 @@
 
 --fast: unit and architecture only, without the tests that start several processes.
 --lint: ruff and mypy only. --proof: only the longer tests, which CI runs too; --soak: the soak tests.
---gpu: only the tests that need a GPU; without one it fails. All other runs of whole groups do these tests
-where there is a GPU, and say in their table how many were not run where there is none.
+--gpu: only the tests that need a GPU, and the loop benchmark on GPUs; without one it fails. It prints the
+environment first, and writes all of it into build/gpu-report.json. All other runs of whole groups do these
+tests where there is a GPU, and say in their table how many were not run where there is none.
 Arguments after `--` go to pytest.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import secrets
@@ -29,6 +31,7 @@ from typing import NoReturn
 
 import psutil
 from gpu_look import A_GPU
+from gpu_report import benchmark_command, environment, read_rows, tests_of, write_report
 from parallel_groups import Ended, Part, run_parts
 
 from dist_train.testing.required_components import apt_may_run
@@ -54,6 +57,7 @@ SLOWEST_OF_GROUP, SLOWEST_OF_ALL = 15, 10
 # Far above what any group needs: a hang must end, even if pytest hangs.
 LIMIT_S = 2700.0
 SOAK_LIMIT_S = 4 * 3600.0
+GPU_BENCHMARK_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -211,12 +215,30 @@ def gpu_look() -> Part:
 def gpu_tests(look: Ended, pytest_args: Sequence[str], needed: bool, folder: Path) -> Outcome:
     """Run the tests with the marker gpu; without a GPU, count them: a failure if they are needed."""
     if A_GPU in look.output:
-        part = group("gpu", "gpu", ["-m", "gpu", *pytest_args], folder, 0)
-        return outcome(part, run_parts([part], AT_ONCE)[0], folder)
+        # Skipped tests say what this machine cannot show.
+        part = group("gpu", "gpu", ["-m", "gpu", "-rs", *pytest_args], folder, 0)
+        return tests_on_gpus(part, folder) if needed else outcome(part, run_parts([part], AT_ONCE)[0], folder)
     found = re.search(r"^(\d+) tests? collected", look.output, re.MULTILINE)
     if found is None:
         return Outcome("gpu", False, 0.0, f"no GPU, and the tests cannot be collected: {look.output[-200:]}")
     return Outcome("gpu", not needed, 0.0, f"no GPU: {found[1]} tests not run (make test-gpu)")
+
+
+def tests_on_gpus(part: Part, folder: Path) -> Outcome:
+    """Environment, tests and the loop benchmark of `make test-gpu`, in one file."""
+    facts = environment()
+    print(json.dumps(facts, indent=2), flush=True)
+    ended = run_parts([part], AT_ONCE)[0]
+    record, ranks = folder / "loop_overhead.json", max(1, len(facts["devices"]))
+    benchmark = Part("loop benchmark", benchmark_command(ranks, record), CHECK, limit_s=GPU_BENCHMARK_S)
+    measured = run_parts([benchmark], AT_ONCE)[0]
+    row = outcome(part, ended, folder)
+    answer = {"exit code": measured.code, "ranks": ranks, "rows": read_rows(record)}
+    where = write_report(
+        facts, tests_of(report(part.name, folder)), {**answer, "output": measured.output[-8000:]}
+    )
+    said = "" if measured.code == 0 else f", the loop benchmark ended with {measured.code}"
+    return replace(row, good=row.good and measured.code == 0, summary=f"{row.summary}{said}; {where}")
 
 
 def outcome(part: Part, ended: Ended, folder: Path) -> Outcome:

@@ -39,6 +39,12 @@ class Shape:
     batch: int
 
 
+def device() -> torch.device:
+    """Where this rank computes."""
+    on_gpu = os.environ.get("DIST_TRAIN_DEVICE") == "cuda"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
 def data(width: int) -> TensorDataset:
     """Random inputs and ten classes."""
     generator = torch.Generator().manual_seed(0)
@@ -55,10 +61,11 @@ def model(width: int) -> nn.Module:
 
 def by_hand(shape: Shape) -> Loop:
     """The hand-written DDP loop, with bucket views."""
-    net = DistributedDataParallel(model(shape.width), gradient_as_bucket_view=True)
+    net = DistributedDataParallel(model(shape.width).to(device()), gradient_as_bucket_view=True)
     dataset = data(shape.width)
     sampler: DistributedSampler[Any] = DistributedSampler(dataset)
-    loader = DataLoader(dataset, batch_size=shape.batch, sampler=sampler)
+    pinned = device().type == "cuda"
+    loader = DataLoader(dataset, batch_size=shape.batch, sampler=sampler, pin_memory=pinned)
 
     def epoch(number: int) -> DataLoader[Any]:
         sampler.set_epoch(number)
@@ -233,9 +240,13 @@ def _optimizer(net: nn.Module) -> torch.optim.Optimizer:
 def _plain(
     net: nn.Module, optimizer: Any, batches: Iterator[Any], backward: Callable[[torch.Tensor], object]
 ) -> Loop:
+    place = device()
+
     def loop(steps: int) -> None:
         for _ in range(steps):
             inputs, targets = next(batches)
+            if place.type == "cuda":
+                inputs, targets = inputs.to(place, non_blocking=True), targets.to(place, non_blocking=True)
             optimizer.zero_grad(set_to_none=True)
             backward(cross_entropy(net(inputs), targets))
             optimizer.step()

@@ -9,7 +9,7 @@ jobs            what a launcher needs: job spec, plan, state, machine
 agent           the per-node process: start ranks, watch them, restart them
 entrypoint      what a rank of a config run executes
 distributed     process groups, devices, facts that ranks agree on
-strategies      single, ddp, dp, fsdp, hsdp, pipeline
+strategies      single, ddp, dp, split, fsdp, hsdp, tensor_parallel, fsdp_tensor_parallel, pipeline
 data            loader, sampler, permutation
 checkpoint      atomic, verified, resumable checkpoints
 resilience      dt.init, stop flag, hang watchdog, fault injection
@@ -35,9 +35,11 @@ _PUBLIC = {
     "Run": "dist_train.distributed.run",
     "prepare": "dist_train.strategies.prepare",
     "unwrap": "dist_train.strategies.unwrap",
+    "checkpoint_activations": "dist_train.strategies.blocks.activation_checkpointing",
     "forward_backward": "dist_train.strategies.forward_backward",
     "no_sync": "dist_train.strategies.prepared_models",
     "clip_grad_norm_": "dist_train.strategies.prepared_models",
+    "LossScaler": "dist_train.trainer.half_precision.loss_scaler",
     "to_device": "dist_train.distributed.transfer",
     "loader": "dist_train.data.loader",
     "Predictor": "dist_train.inference.predictor",
@@ -73,16 +75,22 @@ if TYPE_CHECKING:
     from dist_train.distributed.transfer import to_device as to_device
     from dist_train.inference.predictor import Predictor as Predictor
     from dist_train.resilience.session import init as init
+    from dist_train.strategies.blocks.activation_checkpointing import (
+        checkpoint_activations as checkpoint_activations,
+    )
     from dist_train.strategies.forward_backward import forward_backward as forward_backward
     from dist_train.strategies.prepare import prepare as prepare
     from dist_train.strategies.prepared_models import clip_grad_norm_ as clip_grad_norm_
     from dist_train.strategies.prepared_models import no_sync as no_sync
     from dist_train.strategies.unwrap import unwrap as unwrap
+    from dist_train.trainer.half_precision.loss_scaler import LossScaler as LossScaler
 
 __all__ = [
+    "LossScaler",
     "Predictor",
     "Run",
     "__version__",
+    "checkpoint_activations",
     "clip_grad_norm_",
     "forward_backward",
     "init",

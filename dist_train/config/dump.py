@@ -20,7 +20,17 @@ NOT_HASHED = ("launch", "logging", "name", "resilience")
 _LATER = ("parameter_groups",)
 _LATER_DATA = ("drop_last", "collate_fn")
 _LATER_CHECKPOINT = ("async",)
-_LATER_TRAINER = ("callbacks", "on_nonfinite", "matmul_precision", "conv_tf32", "channels_last", "compile")
+_LATER_TRAINER = (
+    "callbacks",
+    "on_nonfinite",
+    "matmul_precision",
+    "conv_tf32",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+    "loss_scale",
+)
+_LATER_COMPILE = ("modules",)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -65,12 +75,16 @@ def config_xxh3(config: RunConfig) -> str:
     import xxhash
 
     data = {key: value for key, value in config.model_dump().items() if key not in NOT_HASHED}
-    for section, names, values in (
+    trainer = config.trainer
+    sections: list[tuple[Any, tuple[str, ...], dict[str, Any]]] = [
         (config, _LATER, data),
         (config.data, _LATER_DATA, data["data"]),
         (config.checkpoint, _LATER_CHECKPOINT, data["checkpoint"]),
-        (config.trainer, _LATER_TRAINER, data["trainer"]),
-    ):
+        (trainer, _LATER_TRAINER, data["trainer"]),
+    ]
+    if trainer.compile is not None:
+        sections.append((trainer.compile, _LATER_COMPILE, data["trainer"]["compile"]))
+    for section, names, values in sections:
         for name in names:
             if getattr(section, name) == type(section).model_fields[name].get_default(
                 call_default_factory=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
@@ -29,6 +29,19 @@ class DataConfig(Section):
     )
 
 
+# Modules that are treated one by one: names, or the choice of strategies/blocks/chosen_blocks.py.
+Blocks = Literal["auto"] | Annotated[list[str], Field(min_length=1)]
+
+
+class ActivationCheckpointingConfig(Section):
+    """Modules that keep their inputs only, and run again in the backward pass; `{}` takes the default."""
+
+    modules: Blocks = Field(
+        default="auto",
+        description="Classes or patterns of names (`layers.*`); auto: the members of each ModuleList.",
+    )
+
+
 class CompileConfig(Section):
     """The model's forward and backward pass, compiled by torch.compile; `compile: {}` takes the defaults."""
 
@@ -48,6 +61,11 @@ class CompileConfig(Section):
         description="One program for batches of all sizes; false: one for each, so that the bits of a step "
         "do not depend on the sizes that came before it.",
     )
+    modules: Blocks | None = Field(
+        default=None,
+        description="Compile these modules, each by itself: classes or patterns of names; auto: the members "
+        "of each ModuleList. null: the whole model as one.",
+    )
 
     @field_validator("mode")
     @classmethod
@@ -58,6 +76,15 @@ class CompileConfig(Section):
         return value
 
 
+class LossScaleConfig(Section):
+    """The scale of the loss in fp16: it falls where gradients overflow, and grows again."""
+
+    initial: float = Field(default=65536.0, ge=1, description="The first scale; a power of two.")
+    growth_factor: float = Field(default=2.0, gt=1, description="By which it grows.")
+    backoff_factor: float = Field(default=0.5, gt=0, lt=1, description="By which it falls, to 1 at least.")
+    growth_interval: int = Field(default=2000, ge=1, description="Steps without an overflow before it grows.")
+
+
 class TrainerConfig(Section):
     """How long, how precisely, and how often to look. Exactly one of `epochs` and `steps`."""
 
@@ -65,8 +92,12 @@ class TrainerConfig(Section):
     steps: int | None = Field(
         default=None, ge=1, validate_default=True, description="Optimizer steps, instead of `epochs`."
     )
-    precision: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="bf16: autocast of the forward pass; weights stay fp32."
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="bf16, fp16: autocast of the forward pass; weights stay fp32. fp16 scales the loss.",
+    )
+    loss_scale: LossScaleConfig | None = Field(
+        default=None, description="How precision fp16 scales the loss; null: as torch's GradScaler."
     )
     matmul_precision: Literal["highest", "high", "medium"] = Field(
         default="highest",
@@ -81,6 +112,11 @@ class TrainerConfig(Section):
     )
     compile: CompileConfig | None = Field(
         default=None, description="Compile the model with torch.compile; null: run it as it is."
+    )
+    activation_checkpointing: ActivationCheckpointingConfig | None = Field(
+        default=None,
+        description="Compute activations of chosen modules again in the backward pass: less memory, more "
+        "time, the same bits. null: keep them.",
     )
     accumulate: int = Field(
         default=1, ge=1, description="Micro-batches per optimizer step on each rank; batch_size stays."
@@ -101,6 +137,14 @@ class TrainerConfig(Section):
         default_factory=list,
         description="Your own code at fixed points of the training, called in this order.",
     )
+
+    @field_validator("loss_scale")
+    @classmethod
+    def _scale_of_fp16(cls, value: LossScaleConfig | None, info: ValidationInfo) -> LossScaleConfig | None:
+        precision = info.data.get("precision", "fp16")
+        if value is not None and precision != "fp16":
+            raise ValueError(f"the loss is scaled in fp16 only, and trainer.precision is {precision}")
+        return value
 
     @field_validator("steps")
     @classmethod
@@ -301,6 +345,16 @@ class RunConfig(Section):
             raise ValueError(
                 "dp copies the model at every step and cannot compile it: use ddp, or leave out "
                 "trainer.compile"
+            )
+        if value.name == "split" and trainer is not None and trainer.compile is not None:
+            raise ValueError(
+                "split moves tensors between devices within the model, which nobody has compiled: leave out "
+                "trainer.compile"
+            )
+        if value.name == "pipeline" and trainer is not None and trainer.precision == "fp16":
+            raise ValueError(
+                "pipeline has no loss on the stages before the last, by which a loss scale would be decided: "
+                "use trainer.precision=bf16"
             )
         return value
 

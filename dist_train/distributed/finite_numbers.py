@@ -23,6 +23,11 @@ def weight_number(parameters: Iterable[nn.Parameter]) -> Tensor:
     return _number([p.detach() for p in parameters if p.requires_grad and not p.is_meta])
 
 
+def number_of(tensors: list[Tensor]) -> Tensor:
+    """A number that is not finite if any element of plain tensors is not; on the device."""
+    return _number(tensors)
+
+
 def _number(tensors: list[Tensor]) -> Tensor:
     sums = _sums_on_cpu(tensors)
     if sums:

@@ -114,7 +114,7 @@ class JobEstimate:
         state = self.parts.optimizer(held[0].shapes)
         if state.bytes is not None and not state.exact and self._is_cut(held[0]):
             notes.append("optimizer: its state has other shapes than the parts, so that it is an estimate")
-        if self.config.trainer.precision == "bf16" and held[0].gathered and held[0].compute_dtype is None:
+        if self.config.trainer.precision != "fp32" and held[0].gathered and held[0].compute_dtype is None:
             notes.append(_WHOLE_CASTS)
         return Row(candidate, tuple(totals), micro, tuple(notes))
 

@@ -11,7 +11,7 @@ from dist_train.estimate.optimizer_memory import OptimizerMemory, OptimizerState
 from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import ShapeModel, memory_for_values, memory_limit
 from dist_train.strategies.rank_memory import bytes_of
-from dist_train.trainer.build_components import make_model, make_task
+from dist_train.trainer.build_components import make_model, make_task, recompute_activations
 
 # Where values are needed: batches of so many samples are really computed, and larger ones follow a line.
 _SMALL_BATCHES = (1, 2)
@@ -40,7 +40,7 @@ class MeasuredParts:
         self._batches: SampleBatches | None = None
         self._line: tuple[ActivationMemory, ActivationMemory] | None = None
         self._no_activations = False
-        self._autocast = config.trainer.precision == "bf16"
+        self._autocast = config.trainer.precision != "fp32"
 
     @property
     def buffers(self) -> int:
@@ -96,6 +96,7 @@ class MeasuredParts:
             assert self._batches is not None
             with memory_limit(memory_for_values()):
                 model, task = make_model(self.config), make_task(self.config)
+                recompute_activations(model, self.config)
                 few, more = (
                     measure(model, task, self._batches.of_size(count), self._autocast)
                     for count in _SMALL_BATCHES

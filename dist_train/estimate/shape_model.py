@@ -14,7 +14,7 @@ from torch import nn
 from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError, DistTrainError
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
-from dist_train.trainer.build_components import make_model
+from dist_train.trainer.build_components import make_model, recompute_activations
 from dist_train.trainer.rng_isolation import seed_for_model
 
 # What a model that cannot be built without values may take of this machine's free memory.
@@ -55,7 +55,9 @@ def make_shape_model(config: RunConfig) -> ShapeModel:
 
 def _seeded(config: RunConfig) -> nn.Module:
     seed_for_model(config.seed)
-    return make_model(config)
+    model = make_model(config)
+    recompute_activations(model, config)
+    return model
 
 
 def _built_for_real(config: RunConfig, why: str) -> nn.Module:

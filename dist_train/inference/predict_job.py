@@ -22,6 +22,7 @@ from dist_train.inference.predictor import Predictor
 from dist_train.inference.result_files import STDOUT, check_output, open_output
 from dist_train.trainer.build_components import make_model
 from dist_train.trainer.pretrained import unstarted
+from dist_train.trainer.step import AUTOCAST
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ class InPrecision:
         self.precision = precision
 
     def __call__(self, model: nn.Module, batch: Any) -> Any:
-        """model(batch), in autocast for bf16."""
+        """model(batch), in autocast for bf16 and fp16."""
         if self.precision == "fp32":
             return model(batch)
         device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=AUTOCAST[self.precision]):
             return model(batch)
 
 

@@ -2,6 +2,7 @@
 
 base                 `Strategy`: the protocol of all strategies, and their options
 single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
+split                layers over several devices of each process, and ddp between processes
 fsdp, hsdp           and those that spread every parameter over ranks
 tensor_parallel      layers cut over ranks that compute every sample together
 fsdp_tensor_parallel both
@@ -21,6 +22,7 @@ sharded_memory       the same where fully_shard spreads it, by torch's chunks
 split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout
+blocks               options for single modules: recomputed activations, compiled blocks, their devices
 discarded_step       what that step must leave as it was: attributes of modules, hooks of gradients
 """
 

@@ -28,6 +28,11 @@ def is_for_one_process(strategy: object) -> bool:
     return bool(getattr(strategy, "one_process", False))
 
 
+def works_alone(strategy: object) -> bool:
+    """Whether one process keeps the strategy, and is not given `single` in its place (`works_alone`, too)."""
+    return is_for_one_process(strategy) or bool(getattr(strategy, "works_alone", False))
+
+
 def places_model(strategy: object) -> bool:
     """Whether `wrap` takes the model where it was built (`places_model`, which may be left out)."""
     return bool(getattr(strategy, "places_model", False))
@@ -105,8 +110,8 @@ class Strategy(Protocol):
 
     `averages` guarantees that gradients come out as the mean over ranks: the weighting of uneven
     batches relies on it. A strategy for a single process sets `one_process = True`: it refuses
-    several ranks, and with one rank it is not replaced by `single`. With `places_model = True` the model
-    comes to `wrap` where it was built, and not on run.device.
+    several ranks, and with one rank it is not replaced by `single`; nor is one with `works_alone = True`.
+    With `places_model = True` the model comes to `wrap` where it was built, and not on run.device.
     """
 
     name: str

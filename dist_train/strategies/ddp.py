@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as torch_dist
 from pydantic import Field
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dist_train.distributed.run import Run
@@ -19,8 +21,18 @@ from dist_train.strategies.base import StrategyOptions
 from dist_train.strategies.rank_memory import RankMemory, whole_model_memory
 from dist_train.strategies.unwrap import unwrap
 
+logger = logging.getLogger(__name__)
+
 # Without options it works at any size, so that a launch need not load torch to check it.
 FITS_ANY_SIZE = True
+
+
+# Hooks with a state (PowerSGD's error feedback) are none of these: a restart without it has other bits.
+_HOOKS = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
+_GIVEN_UP = (
+    "gradients are exchanged in %s: a restart at this size has the same bits, but losses equal those of one "
+    "process and of other numbers of ranks to that precision only"
+)
 
 
 class DdpOptions(StrategyOptions):
@@ -32,6 +44,9 @@ class DdpOptions(StrategyOptions):
     gradient_as_bucket_view: bool = Field(True, description="gradients live in the exchange buffers")
     bucket_cap_mb: float | None = Field(
         None, gt=0, description="size of an exchange buffer, MiB; None: torch's 25 with a first one of 1"
+    )
+    communication_hook: Literal["fp16", "bf16"] | None = Field(
+        None, description="gradients are exchanged, and added up, in it (bf16: GPUs only); None: as they are"
     )
 
 
@@ -45,20 +60,44 @@ class Ddp:
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         if not isinstance(options, DdpOptions):
             raise TypeError(f"ddp takes DdpOptions, not {type(options).__name__}")
+        return self.exchanged(model, run, options, run.device if run.device.type == "cuda" else None)
+
+    def exchanged(
+        self, model: nn.Module, run: Run, options: DdpOptions, device: torch.device | None
+    ) -> nn.Module:
+        """Put DistributedDataParallel around a model.
+
+        Args:
+            device: the GPU that all of the model lies on; None: it lies on several, or on the CPU.
+
+        Raises:
+            ConfigError: nothing of the model is trained, or an option does not fit the device.
+        """
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(
                 f"{type(model).__name__} has no parameter that requires a gradient",
                 hint="use the model as it is: nothing of it is trained",
             )
-        return DistributedDataParallel(
+        _refuse_hook(options, run.device.type)
+        wrapped = DistributedDataParallel(
             model,
-            device_ids=[run.device.index] if run.device.type == "cuda" else None,
+            device_ids=None if device is None else [device.index],
             find_unused_parameters=options.find_unused_parameters,
             static_graph=options.static_graph,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             bucket_cap_mb=options.bucket_cap_mb,
             **_buffer_arguments(model, options),
         )
+        if options.communication_hook is not None:
+            wrapped.register_comm_hook(None, _HOOKS[options.communication_hook])
+            if run.is_main:
+                logger.info(_GIVEN_UP, options.communication_hook)
+        return wrapped
+
+    def refuse_device(self, options: StrategyOptions, device: str) -> None:
+        """Raise ConfigError for options without a meaning on this kind of device."""
+        if isinstance(options, DdpOptions):
+            _refuse_hook(options, device)
 
     def memory(
         self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
@@ -80,6 +119,15 @@ class Ddp:
     def clip_norm(self, module: nn.Module, max_norm: float) -> torch.Tensor:
         # Gradients are already the mean over ranks, so that the norm is the same on every rank.
         return torch.nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+
+
+def _refuse_hook(options: DdpOptions, device: str) -> None:
+    if options.communication_hook == "bf16" and device == "cpu":
+        raise ConfigError(
+            "communication_hook='bf16', and the model is trained on a CPU",
+            cause="torch exchanges gradients in bf16 by NCCL only",
+            hint="communication_hook=fp16, or leave it out",
+        )
 
 
 def _buffer_arguments(model: nn.Module, options: DdpOptions) -> dict[str, Any]:

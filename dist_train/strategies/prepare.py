@@ -19,10 +19,10 @@ from dist_train.near_names import nearest
 from dist_train.strategies.base import (
     Strategy,
     StrategyOptions,
-    is_for_one_process,
     place_of,
     places_model,
     runs_steps,
+    works_alone,
 )
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepared_models import remember_strategy
@@ -67,7 +67,7 @@ def prepare(
         )
     chosen = load_strategy(strategy)
     checked = check_options(chosen, {**options, **_sizes(chosen, mesh or {})})
-    if run.world_size == 1 and not is_for_one_process(chosen):
+    if run.world_size == 1 and not works_alone(chosen):
         logger.debug("one process: strategy 'single' in place of %r", chosen.name)
         chosen = load_strategy("single")
         checked = chosen.Options()

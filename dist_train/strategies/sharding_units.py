@@ -41,13 +41,24 @@ def choose_units(
     """
     if min_parameters is not None:
         units = list(_by_size(model, min_parameters))
-    elif wanted is None:
-        units = list(_members_of_lists(model))
     else:
-        units = list(_named(model, wanted))
+        units = fitting_modules(model, wanted, "units")
     units.sort(key=lambda unit: -unit.name.count("."))
     _refuse_shared(model, units)
     return units
+
+
+def fitting_modules(model: nn.Module, wanted: Sequence[str] | None, option: str) -> list[Unit]:
+    """Return the modules with parameters that these names fit, in the order of the names.
+
+    Args:
+        wanted: names of classes, or patterns of module names; None: each member of a ModuleList.
+        option: what they are chosen for; errors name it.
+
+    Raises:
+        ConfigError: a name that fits no module or a container of modules.
+    """
+    return list(_members_of_lists(model) if wanted is None else _named(model, wanted, option))
 
 
 def describe_units(units: Collection[Unit]) -> str:
@@ -70,7 +81,7 @@ def _members_of_lists(model: nn.Module) -> Iterator[Unit]:
             yield unit
 
 
-def _named(model: nn.Module, wanted: Sequence[str]) -> Iterator[Unit]:
+def _named(model: nn.Module, wanted: Sequence[str], option: str) -> Iterator[Unit]:
     found: dict[str, Unit] = {}
     for word in wanted:
         fitting = [
@@ -79,23 +90,23 @@ def _named(model: nn.Module, wanted: Sequence[str]) -> Iterator[Unit]:
             if type(unit.module).__name__ == word or fnmatchcase(unit.name, word)
         ]
         if not fitting:
-            raise _no_module(model, word)
+            raise _no_module(model, word, option)
         for unit in fitting:
             if isinstance(unit.module, _CONTAINERS):
                 raise ConfigError(
-                    f"units: '{word}' names '{unit.name}', a {type(unit.module).__name__}",
-                    cause="it only holds modules: its forward is never called, which would gather them",
+                    f"{option}: '{word}' names '{unit.name}', a {type(unit.module).__name__}",
+                    cause="it only holds modules: its forward is never called",
                     hint=f"name its members: '{unit.name}.*'",
                 )
         found |= {unit.name: unit for unit in fitting}
     yield from found.values()
 
 
-def _no_module(model: nn.Module, word: str) -> ConfigError:
+def _no_module(model: nn.Module, word: str, option: str) -> ConfigError:
     classes = sorted({type(unit.module).__name__ for unit in _candidates(model)})
     near = nearest(word, [*classes, *(unit.name for unit in _candidates(model))])
     return ConfigError(
-        f"units: '{word}' is neither a class nor the name of a module in {type(model).__name__}",
+        f"{option}: '{word}' is neither a class nor the name of a module in {type(model).__name__}",
         cause=f"its modules with parameters are of the classes {', '.join(classes) or 'none'}",
         hint=f"did you mean '{near}'?" if near else None,
     )

@@ -15,6 +15,7 @@ from dist_train.strategies.base import (
     places_of,
     refuse_device,
     refuse_micro_batches,
+    works_alone,
 )
 from dist_train.strategies.prepare import check_options, load_strategy
 
@@ -66,7 +67,7 @@ def fit_strategy(
         )
     if device is not None:
         refuse_device(strategy, checked, device)
-    if world_size == 1 and not alone:
+    if world_size == 1 and not works_alone(strategy):
         strategy = load_strategy("single")
         checked = strategy.Options()
     if accumulate is not None:

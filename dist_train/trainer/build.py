@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.config.dump import config_xxh3
-from dist_train.config.schema import RunConfig
+from dist_train.config.schema import LossScaleConfig, RunConfig
 from dist_train.data.batch_partition import MicroBatch
 from dist_train.data.data_agreement import DataAgreement
 from dist_train.data.exact_loader import ExactLoader
@@ -38,20 +38,21 @@ from dist_train.rundir.directory import RunDir
 from dist_train.strategies.base import (
     Strategy,
     StrategyOptions,
-    is_for_one_process,
     place_of,
     places_model,
     refuse_micro_batches,
+    works_alone,
 )
 from dist_train.strategies.lazy_parameters import refuse_lazy_parameters
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.split_model import refuse_split_model
 from dist_train.strategies.stages.pipeline_module import pipeline_of
 from dist_train.strategies.warmup import warm_up
-from dist_train.trainer.build_components import Components
+from dist_train.trainer.build_components import Components, recompute_activations
 from dist_train.trainer.callback_hooks import CallbackHooks
 from dist_train.trainer.checkpointing import Saves
 from dist_train.trainer.compiled_model import compiled
+from dist_train.trainer.half_precision.loss_scaler import LossScaler
 from dist_train.trainer.loss_normalizer import UnitCounter, units_vary
 from dist_train.trainer.non_finite import NonFiniteRule
 from dist_train.trainer.parameter_groups import check_group_options, grouped
@@ -145,6 +146,9 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         run_dir.checkpoints,
         lambda rank: place_of(strategy, options, rank, run.world_size).data_rank,
     )
+    scaler = _loss_scaler(config, run)
+    if scaler is not None:
+        state["loss_scaler"] = scaler
     state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)
     manager = _manager(config, run, run_dir, strategy)
@@ -176,6 +180,8 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
             run.place.data_size,
             clip_norm,
             skips=config.trainer.on_nonfinite == "skip",
+            scaler=scaler,
+            is_main=run.is_main,
         ),
         finite=finite,
         records=records,
@@ -249,7 +255,7 @@ def _loader(
 def _strategy(config: RunConfig, run: Run) -> tuple[Strategy, StrategyOptions]:
     strategy = load_strategy(config.strategy.name)
     options = check_options(strategy, config.strategy.options)
-    if run.world_size == 1 and not is_for_one_process(strategy):
+    if run.world_size == 1 and not works_alone(strategy):
         strategy = load_strategy("single")
         options = strategy.Options()
     return strategy, options
@@ -265,12 +271,21 @@ def _wrapped_model(
     moved = model if places_model(strategy) else model.to(run.device)
     if config.trainer.channels_last:
         moved = moved.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    recompute_activations(moved, config)
     made = None
     if config.trainer.compile is not None:
-        moved = made = compiled(moved, config.trainer.compile, run.device)
+        called = compiled(moved, config.trainer.compile, run.device)
+        moved, made = called, None if called is moved else called
     wrapped = strategy.wrap(moved, run, options)
     measure_exchange(wrapped, run.device.type == "cpu", run.world_size == 1)
     return wrapped, made
+
+
+def _loss_scaler(config: RunConfig, run: Run) -> LossScaler | None:
+    if config.trainer.precision != "fp16":
+        return None
+    chosen = config.trainer.loss_scale or LossScaleConfig()
+    return LossScaler(**chosen.model_dump(), control=run.control)
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:
@@ -291,7 +306,10 @@ def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -
 
 def _compiler(config: RunConfig) -> dict[str, JsonValue]:
     chosen = config.trainer.compile
-    return {} if chosen is None else {"compile": f"{chosen.backend} {chosen.mode}"}
+    if chosen is None:
+        return {}
+    blocks = "" if chosen.modules is None else " by module"
+    return {"compile": f"{chosen.backend} {chosen.mode}{blocks}"}
 
 
 def _sinks(config: RunConfig, run: Run, run_dir: RunDir, horizon: Horizon) -> SinkFanout:

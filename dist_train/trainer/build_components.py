@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from dist_train.config.component import Component
 from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError
+from dist_train.strategies.blocks.activation_checkpointing import checkpoint_activations
 from dist_train.trainer.callback import Callback
 from dist_train.trainer.component_factory import make, target_of
 from dist_train.trainer.rng_isolation import seed_for_model
@@ -89,6 +90,18 @@ def make_model(config: RunConfig) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: {config.model.target} made a {type(model).__name__}, not an nn.Module")
     return model
+
+
+def recompute_activations(model: nn.Module, config: RunConfig) -> None:
+    """Let the modules that `trainer.activation_checkpointing` names compute their activations again.
+
+    Raises:
+        ConfigError: a name that fits no module of the model.
+    """
+    chosen = config.trainer.activation_checkpointing
+    if chosen is not None:
+        option = "trainer.activation_checkpointing.modules"
+        checkpoint_activations(model, chosen.modules, option=option)
 
 
 def make_collate(config: RunConfig) -> Callable[[list[Any]], Any] | None:

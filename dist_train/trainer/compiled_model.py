@@ -1,4 +1,4 @@
-"""The model compiled by torch.compile, as the config's `trainer.compile` says.
+"""The model compiled by torch.compile, or chosen modules of it, as the config's `trainer.compile` says.
 
 It is compiled inside the strategy's wrapper, so that DDP's hooks, the exchange and all that the trainer does
 around a forward pass stay outside of it. Names of weights stay as they are. One program is made for each size
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch import nn
 
 from dist_train.config.schema import CompileConfig
 from dist_train.errors import ConfigError
+from dist_train.strategies.blocks.chosen_blocks import choose_blocks
 
 # Sizes of batches x training and evaluation. torch's limit is 8, beyond which it silently runs uncompiled.
 _PROGRAMS = 64
@@ -27,19 +29,41 @@ _COMPILERS = ("g++", "clang++", "c++")
 def compiled(model: nn.Module, config: CompileConfig, device: torch.device) -> nn.Module:
     """What to call in place of the model; it compiles at its first batch.
 
+    With `config.modules` it is the model itself, in which each of these modules has a compiled forward. Hooks
+    of a module, as fully_shard's, stay outside of that. (`module.compile()` takes them in, and leaves classes
+    of torch.nn as they are, without a word.)
+
     Raises:
-        ConfigError: inductor on a CPU without a C++ compiler.
+        ConfigError: inductor on a CPU without a C++ compiler, or a name that fits no module.
     """
     if config.backend == "inductor" and device.type == "cpu":
         _need_cpp_compiler()
+    blocks = [] if config.modules is None else choose_blocks(model, config.modules, "trainer.compile.modules")
     settings = cast("Any", torch._dynamo.config)
-    settings.recompile_limit = max(settings.recompile_limit, _PROGRAMS)
+    # Blocks of one class share a limit, and each may have programs of its own.
+    programs = _PROGRAMS * max(1, len(blocks))
+    settings.recompile_limit = max(settings.recompile_limit, programs)
+    settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, programs)
     settings.fail_on_recompile_limit_hit = True
+    if config.modules is None:
+        return cast("nn.Module", _compiled(model, config))
+    for block in blocks:
+        function = getattr(block.module.forward, "__func__", None)
+        if function is None:
+            raise ConfigError(
+                f"trainer.compile.modules: '{block.name}' has a `forward` that is no method",
+                hint="leave it out, or give its class the forward",
+            )
+        # A method: of the copy where the model is copied.
+        block.module.__dict__["forward"] = MethodType(_compiled(function, config), block.module)
+    return model
+
+
+def _compiled(what: Any, config: CompileConfig) -> Any:
     options: dict[str, Any] = {"mode": config.mode} if config.mode != "default" else {}
-    made = torch.compile(
-        model, backend=config.backend, fullgraph=config.fullgraph, dynamic=config.dynamic, **options
+    return torch.compile(
+        what, backend=config.backend, fullgraph=config.fullgraph, dynamic=config.dynamic, **options
     )
-    return cast("nn.Module", made)
 
 
 def _need_cpp_compiler() -> None:

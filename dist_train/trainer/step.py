@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,10 +23,14 @@ from dist_train.trainer.finite_update import (
     StepNumbers,
     start_gradient,
 )
+from dist_train.trainer.half_precision.loss_scaler import LossScaler
+from dist_train.trainer.half_precision.scaled_update import ScaledUpdate
 from dist_train.trainer.loss_normalizer import UnitCounter
 from dist_train.trainer.records.metric_sums import MetricSums
 from dist_train.trainer.schedules import step_with_metric
 from dist_train.trainer.task import LossOutput, Task
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Forward:
@@ -34,7 +38,8 @@ class Forward:
 
     Args:
         model: the wrapped model.
-        precision: fp32, or bf16 by autocast of the forward pass (weights and reductions stay as they are).
+        precision: fp32, or bf16 or fp16 by autocast of the forward pass (weights and reductions stay as they
+            are).
         channels_last: give tensors of four dimensions in NHWC order.
     """
 
@@ -65,7 +70,7 @@ class Forward:
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._precision == "fp32":
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return torch.autocast(self._device.type, dtype=AUTOCAST[self._precision])
 
 
 def _nhwc(tensor: Tensor) -> Tensor:
@@ -101,6 +106,8 @@ class Stepper:
         data_size: W, the number of shares that the data is split into.
         clip_norm: largest gradient norm, or None.
         skips: leave out the update of a step whose loss or gradient is not finite.
+        scaler: of the loss, for fp16.
+        is_main: this rank says what the scaler leaves out.
     """
 
     def __init__(
@@ -113,6 +120,8 @@ class Stepper:
         data_size: int,
         clip_norm: float | None = None,
         skips: bool = False,
+        scaler: LossScaler | None = None,
+        is_main: bool = True,
     ) -> None:
         self.forward = forward
         self.strategy = strategy
@@ -122,11 +131,18 @@ class Stepper:
         self._data_size = data_size
         self._clip_norm = clip_norm
         self._finite = FiniteUpdate(forward.model, optimizer) if skips else None
+        self.scaler = scaler
+        self._scaled = None if scaler is None else ScaledUpdate(scaler, optimizer, self._finite, is_main)
 
     @property
     def learning_rate(self) -> float:
         """Of the first parameter group, as the next step will use it."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    @property
+    def loss_scale(self) -> tuple[float, int] | None:
+        """In fp16 the scale, and how many updates it has left out so far."""
+        return None if self.scaler is None else (self.scaler.factor, self.scaler.skipped)
 
     def run(self, micro_batches: Iterable[MicroBatch], metric_sums: MetricSums | None = None) -> StepNumbers:
         """One optimizer step over the micro-batches of one step; their sums go to `metric_sums`."""
@@ -135,7 +151,7 @@ class Stepper:
         clear_gradients(self._optimizer)
         if self._finite is not None:
             self._finite.begin()
-        passes = _Passes(self.forward, self._units, step_units / self._data_size, metric_sums, self._finite)
+        passes = _Passes(self.forward, self._units, step_units / self._data_size, metric_sums, self._start)
         if runs_steps(self.strategy):
             self.strategy.run_step(model, list(micro_batches), passes)
         else:
@@ -144,13 +160,19 @@ class Stepper:
                 with nullcontext() if last else self.strategy.no_sync(model):
                     passes.backward(passes.loss(micro_batch))
                 del micro_batch  # before the next is read: its batch may be on the GPU
+        norm = self._update(model, passes.losses)
+        self._step_schedule()
+        return StepNumbers(tuple(passes.losses), norm)
+
+    def _update(self, model: nn.Module, losses: Sequence[Tensor]) -> Tensor:
+        if self._scaled is not None:
+            return self._scaled.apply(losses, lambda: self._norm(model))
         norm = self._norm(model)
         if self._finite is not None:
             self._finite.apply(norm)
         else:
             self._optimizer.step()
-        self._step_schedule()
-        return StepNumbers(tuple(passes.losses), norm)
+        return norm
 
     def leave_out(self, micro_batches: Iterable[MicroBatch]) -> StepNumbers:
         """Read the step's micro-batches without training on them; the learning rate goes on."""
@@ -168,6 +190,11 @@ class Stepper:
         if self._schedule is not None and not isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step()
 
+    def _start(self, mean: Tensor) -> list[Tensor] | None:
+        if self._scaled is not None:
+            return [self._scaled.start(mean)]
+        return None if self._finite is None else [start_gradient(mean)]
+
     def _norm(self, model: nn.Module) -> Tensor:
         if self._clip_norm is None:
             if runs_steps(self.strategy):
@@ -182,7 +209,7 @@ class _Passes:
 
     Args:
         divisor: what each loss is divided by, step_units / W.
-        finite: the rule that leaves out an update; None without one.
+        start: the gradient with which a backward pass begins; None: 1.
     """
 
     def __init__(
@@ -191,10 +218,10 @@ class _Passes:
         units: UnitCounter,
         divisor: float,
         metric_sums: MetricSums | None,
-        finite: FiniteUpdate | None,
+        start: Callable[[Tensor], list[Tensor] | None],
     ) -> None:
         self._forward, self._units, self._divisor = forward, units, divisor
-        self._metric_sums, self._finite = metric_sums, finite
+        self._metric_sums, self._start = metric_sums, start
         self.losses: list[Tensor] = []
 
     def loss(self, micro_batch: MicroBatch) -> Tensor:
@@ -210,5 +237,5 @@ class _Passes:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass from there."""
-        torch.autograd.backward([loss], [start_gradient(loss)] if self._finite is not None else None)
+        torch.autograd.backward([loss], self._start(loss))
         span_clock().end_wait(COMMUNICATION)

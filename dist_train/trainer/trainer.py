@@ -115,7 +115,7 @@ class Trainer:
         self.pace.count(self.horizon.samples_of(step))
         self.records.settle()
         if metric_sums is not None:
-            self.records.train(step, metric_sums, learning_rate)
+            self.records.train(step, metric_sums, learning_rate, self.stepper.loss_scale)
         self.finite.see(step, numbers)
         self.callbacks.call("on_step_end", step)
         if self._evaluates(step):

@@ -1,10 +1,10 @@
-"""What every strategy must keep: on several gloo ranks it trains as plain PyTorch does on one."""
+"""What every strategy must keep: on several ranks it trains as plain PyTorch does on one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import ValidationError
 
@@ -29,6 +29,7 @@ def check_strategy(
     *,
     worlds: Sequence[int] = (2, 3, 4),
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> None:
     """Raise AssertionError for the first rule of strategies that this one breaks.
 
@@ -44,6 +45,7 @@ def check_strategy(
         timeout_s: for each number of ranks.
         worlds: numbers of ranks; one that its `place` refuses is left out, but not all of them.
         options: of the strategy.
+        device: cpu or cuda; on GPUs each rank needs its own, and no number of ranks may be left over.
     """
     name = check_registered("strategies", strategy)
     kind = check_options(strategy)
@@ -56,14 +58,15 @@ def check_strategy(
     check_places(strategy)
     check_memory(strategy)
     expected, given = train_by_hand(), dict(options or {})
-    _compare(name, _run(name, 1, timeout_s, given), expected)
+    _compare(name, _run(name, 1, timeout_s, given, device), expected)
     if getattr(strategy, "one_process", False):
-        _check_refusal(name, timeout_s, given)
+        if device == "cpu":
+            _check_refusal(name, timeout_s, given)
         return
     fitting = [world for world in worlds if _fits(strategy, given, world)]
-    assert fitting, f"{name}: its places refuse {', '.join(map(str, worlds))} ranks"
+    assert fitting or not worlds, f"{name}: its places refuse {', '.join(map(str, worlds))} ranks"
     for world in fitting:
-        _compare(name, _run(name, world, timeout_s, given), expected)
+        _compare(name, _run(name, world, timeout_s, given, device), expected)
 
 
 def _fits(strategy: Strategy, options: Mapping[str, Any], world_size: int) -> bool:
@@ -134,9 +137,11 @@ def check_memory(strategy: Strategy, worlds: Sequence[int] = range(2, 9)) -> Non
             assert held.parameters >= least, f"{where}: {held.parameters} bytes for parts of {least}"
 
 
-def _run(name: str, n: int, timeout_s: float, options: dict[str, Any]) -> list[dict[str, Any]]:
+def _run(name: str, n: int, timeout_s: float, options: dict[str, Any], device: str) -> list[dict[str, Any]]:
+    # This process may have used a GPU: then a fork of it cannot.
+    start: Literal["fork", "spawn"] = "fork" if device == "cpu" else "spawn"
     try:
-        return run_ranks(train_on_a_rank, n, timeout_s, args=(name, options))
+        return run_ranks(train_on_a_rank, n, timeout_s, args=(name, options, device), start=start)
     except RanksFailed as error:
         raise AssertionError(f"{name} on {n} rank(s): {error}") from error
 
@@ -185,7 +190,7 @@ def train_by_hand() -> list[tuple[float, float]]:
     return out
 
 
-def train_on_a_rank(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def train_on_a_rank(name: str, options: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
     """The same training by the strategy, on each rank's share of the same batches."""
     import threading
 
@@ -196,14 +201,14 @@ def train_on_a_rank(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     from dist_train.strategies.prepare import load_strategy, prepare
 
     strategy = load_strategy(name)
-    with init(device="cpu", timeout_s=30.0) as run:
+    with init(device=device, timeout_s=30.0 if device == "cpu" else 120.0) as run:
         model = _model(seed=run.rank)  # the wrapped one must have rank 0's weights
         wrapped = prepare(model, name, **options)
         optimizer = torch.optim.AdamW([p for p in wrapped.parameters() if p.requires_grad], lr=0.01)
         place, steps = run.place, []
         for step in range(_STEPS):
             optimizer.zero_grad()
-            inputs, targets = _batch(step)
+            inputs, targets = (part.to(run.device) for part in _batch(step))
             own = slice(place.data_rank, None, place.data_size)
             scale = place.data_size / len(inputs)
             loss = _accumulate(strategy, wrapped, inputs[own], targets[own], scale, run.world_size)
@@ -213,7 +218,7 @@ def train_on_a_rank(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         plain: Any = strategy.unwrap(wrapped)
         unwraps, untied = plain is model, plain.last.weight is not plain.first.weight
         # A stage that does not use a parameter has no values of it.
-        thawed = not plain.fixed.is_meta and not torch.equal(_whole(plain.fixed), _model(seed=0).fixed)
+        thawed = not plain.fixed.is_meta and not torch.equal(_whole(plain.fixed).cpu(), _model(seed=0).fixed)
     left = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
     return {
         "steps": steps,

@@ -37,6 +37,9 @@ class RankInterval:
         return self.own_s, float(self.memory)
 
 
+_LOSS_SCALE = ("loss_scale", "overflow_steps")
+
+
 class Reporter:
     """Makes records from figures and the step's position."""
 
@@ -44,8 +47,16 @@ class Reporter:
         self._horizon = horizon
         self._remaining = Eta()
 
-    def train(self, step: int, means: Means, learning_rate: float, interval: RankInterval) -> dict[str, Any]:
-        """The record of a training step."""
+    def train(
+        self,
+        step: int,
+        means: Means,
+        learning_rate: float,
+        interval: RankInterval,
+        loss_scale: tuple[float, int] | None = None,
+    ) -> dict[str, Any]:
+        """The record of a training step; in fp16 with the scale and the updates that it has left out."""
+        scale = {} if loss_scale is None else dict(zip(_LOSS_SCALE, loss_scale, strict=True))
         self._remaining.see(step, interval.wall_s)
         recent, whole = interval.recent, interval.whole
         return {
@@ -59,6 +70,7 @@ class Reporter:
             "data_s_mean": whole.data_s,
             "compute_s_mean": whole.compute_s,
             "eta_s": self._remaining.seconds(self._horizon.total_steps),
+            **scale,
             **of_ranks(means.of_ranks),
         }
 

@@ -38,11 +38,19 @@ class Records:
         self._pending: Deferred[Mapping[str, Any]] | None = None
         self.newest: Mapping[str, float] = {}
 
-    def train(self, step: int, metric_sums: MetricSums, learning_rate: float) -> None:
+    def train(
+        self,
+        step: int,
+        metric_sums: MetricSums,
+        learning_rate: float,
+        loss_scale: tuple[float, int] | None = None,
+    ) -> None:
         """Begin the record of this step; `settle` ends it. Collective."""
         interval = self._interval()
         coming = self._reducer.begin(metric_sums, interval.of_rank)
-        self._pending = coming.then(lambda means: self._reporter.train(step, means, learning_rate, interval))
+        self._pending = coming.then(
+            lambda means: self._reporter.train(step, means, learning_rate, interval, loss_scale)
+        )
 
     def settle(self) -> None:
         """Write the record that was begun; waits for all ranks. Called before what may end the run."""

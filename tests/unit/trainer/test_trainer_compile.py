@@ -5,6 +5,7 @@ With the backend aot_eager, which needs no C++ compiler.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from block_cases import trained
 from safetensors.torch import load_file
 from test_trainer import config, hashes, start
 from torch import nn
@@ -22,6 +24,7 @@ from dist_train.errors import ConfigError
 from dist_train.resilience.fault_injection import InjectedFault
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.metrics_file import read_metrics
+from dist_train.testing import run_ranks
 from dist_train.trainer.compiled_model import compiled
 
 COMPILE = "trainer.compile={backend: aot_eager, fullgraph: true}"
@@ -93,6 +96,57 @@ def test_more_sizes_than_programs_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_what_does_not_fit_is_refused_by_the_check_of_the_config(change: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(change)
+
+
+def blocks(folder: Path, how: tuple[str, ...]) -> dict[str, Any]:
+    torch._dynamo.reset()
+    return trained(folder, how)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_compiled_blocks_keep_names_and_losses_also_recomputed_and_sharded(
+    tmp_path: Path, strategy: str
+) -> None:
+    by_block = "trainer.compile={backend: aot_eager, fullgraph: true, modules: auto}"
+    chosen = {
+        "plain": (),
+        "compiled": (by_block,),
+        "recomputed": (by_block, "trainer.activation_checkpointing={}"),
+    }
+    plain, compiled_, recomputed = (
+        run_ranks(blocks, 2, 100, args=(tmp_path / name, (f"strategy={strategy}", *changes)))[0]
+        for name, changes in chosen.items()
+    )
+    assert compiled_["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+    assert recomputed["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+    if strategy == "ddp":  # fsdp's checkpoint has its tensors elsewhere
+        assert tensors(tmp_path / "compiled").keys() == tensors(tmp_path / "plain").keys()
+
+
+def test_blocks_are_compiled_each_by_itself_also_those_of_torch_itself() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    settings = CompileConfig.model_construct(
+        backend=backend, mode="default", fullgraph=True, dynamic=False, modules=["Linear"]
+    )
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2))
+    plain = copy.deepcopy(model)
+    assert compiled(model, settings, CPU) is model
+    assert torch.equal(model(torch.ones(4, 3)), plain(torch.ones(4, 3)))
+    assert len(graphs) == 2
+    other = copy.deepcopy(model)
+    nn.init.zeros_(other[0].weight)
+    assert not torch.equal(other(torch.ones(4, 3)), model(torch.ones(4, 3)))
+
+
+def test_a_module_to_compile_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.compile\.modules: 'Linaer' is neither"):
+        compiled(nn.Sequential(nn.Linear(2, 2)), CompileConfig(backend="aot_eager", modules=["Linaer"]), CPU)
 
 
 def test_dp_cannot_be_compiled() -> None:
