@@ -3,13 +3,12 @@
 base                 `Strategy`: the protocol of all strategies, and their options
 single, ddp, dp      the strategies: one process; DistributedDataParallel; DataParallel in one process
 split                layers over several devices of each process, and ddp between processes
-fsdp, hsdp           and those that spread every parameter over ranks
+fsdp, hsdp           every parameter spread over ranks
+fully_sharded        what these have in common: torch's fully_shard, unit by unit
 tensor_parallel      layers cut over ranks that compute every sample together
 fsdp_tensor_parallel both
 tensor_cut           how layers are cut: plans, parts, exchanges, checks
-pipeline, stages     and the one that cuts the layers into stages; what it is made of
-parameter_sharding   what these have in common: torch's fully_shard, unit by unit
-sharding_units       which modules are units
+pipeline, stages     the layers cut into stages; what the strategy is made of
 rank_zero_weights    rank 0's weights on all ranks, whose models must be alike
 torch_data_parallel  DataParallel with parts of chosen size, for `dp`
 prepare, unwrap      `dt.prepare` wraps a model by a strategy; `dt.unwrap` returns the user's own module
@@ -18,7 +17,6 @@ prepared_models      `dt.no_sync` and `dt.clip_grad_norm_`
 strategy_fit         refuse wrong options, or a mesh that the ranks do not fill, without a process group
 __main__             `python -m dist_train.strategies`: the same for the command line, which loads no torch
 rank_memory          what a rank holds of a model, from shapes alone: `RankMemory`
-sharded_memory       the same where fully_shard spreads it, by torch's chunks
 split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout

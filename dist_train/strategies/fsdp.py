@@ -7,7 +7,11 @@ from torch import nn
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.strategies.base import StrategyOptions
-from dist_train.strategies.parameter_sharding import ShardedStrategy, ShardingOptions, shard_model
+from dist_train.strategies.fully_sharded.parameter_sharding import (
+    ShardedStrategy,
+    ShardingOptions,
+    shard_model,
+)
 
 
 class FsdpOptions(ShardingOptions):

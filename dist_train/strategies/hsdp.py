@@ -9,7 +9,11 @@ from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
-from dist_train.strategies.parameter_sharding import ShardedStrategy, ShardingOptions, shard_model
+from dist_train.strategies.fully_sharded.parameter_sharding import (
+    ShardedStrategy,
+    ShardingOptions,
+    shard_model,
+)
 
 
 class HsdpOptions(ShardingOptions):

@@ -24,9 +24,9 @@ from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import MicroBatchWork, StrategyOptions
+from dist_train.strategies.fully_sharded.sharding_units import Unit, choose_units
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
-from dist_train.strategies.sharding_units import Unit, choose_units
 from dist_train.strategies.stages.action_order import Schedule
 from dist_train.strategies.stages.held_tensors import hold_own_tensors
 from dist_train.strategies.stages.pipeline_module import (

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dist_train.errors import ConfigError
 from dist_train.strategies.blocks.chosen_blocks import AUTO, choose_blocks
-from dist_train.strategies.sharding_units import Unit
+from dist_train.strategies.fully_sharded.sharding_units import Unit
 from dist_train.strategies.unwrap import is_wrapped
 
 _Slot = tuple[nn.Module, str]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from dist_train.errors import ConfigError
-from dist_train.strategies.sharding_units import Unit, fitting_modules
+from dist_train.strategies.fully_sharded.sharding_units import Unit, fitting_modules
 
 AUTO = "auto"
 

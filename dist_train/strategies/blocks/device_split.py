@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from dist_train.distributed.pytree import map_tensors
 from dist_train.errors import ConfigError
 from dist_train.strategies.blocks.chosen_blocks import AUTO, choose_blocks
+from dist_train.strategies.fully_sharded.sharding_units import Unit, fitting_modules
 from dist_train.strategies.rank_memory import bytes_of
-from dist_train.strategies.sharding_units import Unit, fitting_modules
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import dist_train as dt
 from dist_train.errors import ConfigError, DistTrainError, UsageError
 from dist_train.strategies.base import places_of
 from dist_train.strategies.fsdp import FsdpOptions
+from dist_train.strategies.fully_sharded.parameter_sharding import ShardingOptions
 from dist_train.strategies.hsdp import STRATEGY as HSDP
 from dist_train.strategies.hsdp import HsdpOptions
-from dist_train.strategies.parameter_sharding import ShardingOptions
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.testing import run_ranks
 

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from dist_train.errors import ConfigError
-from dist_train.strategies.sharding_units import choose_units, describe_units
+from dist_train.strategies.fully_sharded.sharding_units import choose_units, describe_units
 
 
 class Block(nn.Module):

@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import nn
 
+from dist_train.strategies.fully_sharded.sharding_units import Unit
 from dist_train.strategies.rank_memory import RankMemory
-from dist_train.strategies.sharding_units import Unit
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from dist_train.distributed.parameter_shards import clip_gradients, reshard_with
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions, place_of
+from dist_train.strategies.fully_sharded.sharded_memory import ShardPolicy, sharded_memory
+from dist_train.strategies.fully_sharded.sharding_units import Unit, choose_units, describe_units
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
-from dist_train.strategies.sharded_memory import ShardPolicy, sharded_memory
-from dist_train.strategies.sharding_units import Unit, choose_units, describe_units
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
