@@ -166,9 +166,9 @@ def test_records_up_to_a_checkpoint_are_written_before_it(tmp_path: Path) -> Non
     seen: list[list[tuple[str, int]]] = []
     save = Saves.save
 
-    def noting(self: Saves, step: int, *rest: Any) -> None:
+    def noting(self: Saves, step: int, *rest: Any, **options: Any) -> None:
         seen.append([(one["kind"], one["step"]) for one in last_metrics(RunDir(tmp_path / "run").metrics)])
-        save(self, step, *rest)
+        save(self, step, *rest, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Saves, "save", noting)
