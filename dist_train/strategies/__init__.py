@@ -21,6 +21,7 @@ split_model          refuse a model that is spread over several devices
 lazy_parameters      refuse a model whose lazy layers have no shape yet
 warmup               one discarded step, so that a restarted run has DDP's buckets in the same layout
 blocks               options for single modules: recomputed activations, compiled blocks, their devices
+replicas             what ddp and split have in common
 discarded_step       what that step must leave as it was: attributes of modules, hooks of gradients
 """
 

@@ -12,13 +12,13 @@ from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
 from dist_train.strategies.blocks.device_split import balanced, by_map, place
-from dist_train.strategies.ddp import Ddp, DdpOptions
 from dist_train.strategies.rank_memory import RankMemory, whole_model_memory
+from dist_train.strategies.replicas.exchanged_model import ReplicaOptions, ReplicatedStrategy
 
 logger = logging.getLogger(__name__)
 
 
-class SplitOptions(DdpOptions):
+class SplitOptions(ReplicaOptions):
     """Which layer lies where, and the options of ddp."""
 
     devices: int | None = Field(
@@ -42,7 +42,7 @@ class SplitOptions(DdpOptions):
         return value
 
 
-class Split(Ddp):
+class Split(ReplicatedStrategy):
     """Layers one after the other on several devices of one process: one of them computes at a time."""
 
     name = "split"

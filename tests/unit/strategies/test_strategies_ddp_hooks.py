@@ -20,7 +20,7 @@ def losses(options: dict[str, Any], steps: range, begin: dict[str, Any] | None) 
     records: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("dist_train.strategies.ddp")
+    logger = logging.getLogger("dist_train.strategies.replicas.exchanged_model")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     with dt.init(device="cpu", seed=0, timeout_s=60) as run:
