@@ -77,8 +77,8 @@ class FsdpTensorParallel(ShardedStrategy):
         return Place(((_SHARD, shard), (_TENSOR, tensor)), rank // tensor, shard, counts=rank % tensor == 0)
 
     def candidates(self, world_size: int) -> list[dict[str, int]]:
-        """The meshes of this size in which both dimensions have several ranks."""
-        sizes = [size for size in range(2, world_size // 2 + 1) if world_size % size == 0]
+        """The meshes of this size in which both dimensions have several ranks, and a group fits one node."""
+        sizes = [size for size in (2, 4, 8) if world_size % size == 0 and size < world_size]
         return [{_SHARD: world_size // size, _TENSOR: size} for size in sizes]
 
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:

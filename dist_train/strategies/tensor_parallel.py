@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 # A plan names modules: whether it can work is known from the model alone, before ranks are started.
 NEEDS_MODEL = True
+_OF_A_NODE = 8
 
 
 class TensorParallelOptions(StrategyOptions):
@@ -86,6 +87,10 @@ class TensorParallel:
     ) -> list[RankMemory]:
         """Its parts, and all of what is not cut."""
         return [tensor_memory(model, self.plan(model, options, world_size))]
+
+    def candidates(self, world_size: int) -> list[dict[str, int]]:
+        """Worth a look within one node only: ranks exchange twice in each block."""
+        return [{}] if world_size <= _OF_A_NODE else []
 
     def as_on_a_rank(
         self, options: StrategyOptions, model: nn.Module, world_size: int

@@ -40,8 +40,9 @@ def test_a_thousand_ranks_without_a_process_group() -> None:
     rows = job(**FSDP).rows(128, 8)
     assert not torch_dist.is_initialized()
     names = [row.candidate.name for row in rows]
-    assert names == ["fsdp", "ddp", *["hsdp"] * 9]
-    assert [row.candidate.is_chosen for row in rows] == [True, *[False] * 10]
+    # Of tensor groups those of 2, 4 and 8 ranks: more would not fit one node.
+    assert sorted(names) == ["ddp", "fsdp", *["fsdp_tensor_parallel"] * 3, *["hsdp"] * 9]
+    assert (names[0], [row.candidate.is_chosen for row in rows]) == ("fsdp", [True, *[False] * 13])
     assert rows[0].candidate.mesh == (("shard", 1024),)
     assert {row.micro_batch for row in rows} == {1}
     # More rows than ranks have something on the first only.
@@ -109,8 +110,10 @@ def test_a_model_that_the_strategy_cannot_spread_is_refused_and_no_candidate() -
     estimate = job(**sections)
     assert [row.candidate.name for row in estimate.rows(1, 4)] == ["ddp"]
     left_out = [note for note in estimate.parts.notes if "is left out" in note]
-    assert [note.split()[0] for note in left_out] == ["fsdp", "hsdp"]
-    assert all("'scale' of WithScalar is a single number" in note for note in left_out)
+    why = {"fsdp": "'scale' of WithScalar is a single number", "fsdp_tensor_parallel": "has no plan"}
+    expected = {**why, "hsdp": why["fsdp"], "tensor_parallel": "has no plan"}
+    assert {note.split()[0] for note in left_out} == set(expected)
+    assert all(expected[note.split()[0]] in note for note in left_out)
 
 
 def test_a_strategy_that_cannot_be_loaded_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +127,7 @@ def test_a_strategy_that_cannot_be_loaded_is_left_out_and_named(monkeypatch: pyt
     monkeypatch.setattr(registry, "names", lambda kind: [*names(kind), "broken"])
     monkeypatch.setattr(registry, "load", broken)
     estimate = job()
-    assert len(estimate.rows(1, 2)) == 2
+    assert len(estimate.rows(1, 2)) == 3
     assert [
         note for note in estimate.parts.notes if note.startswith("broken is left out: the strategy 'broken'")
     ]
