@@ -51,6 +51,17 @@ def test_a_thousand_ranks_without_a_process_group() -> None:
     assert (first.optimizer or 0) > (last.optimizer or 0) > 0
 
 
+def test_activations_of_layers_that_are_cut_are_those_of_a_ranks_part() -> None:
+    estimate = job(strategy={"name": "tensor_parallel"})
+    whole, halves, quarters = (estimate.rows(1, ranks)[0] for ranks in (1, 2, 4))
+    # All ranks compute every sample.
+    assert whole.micro_batch == halves.micro_batch == quarters.micro_batch
+    saved = [row.ranks[0].activations or 0 for row in (whole, halves, quarters)]
+    assert saved[0] > saved[1] > saved[2] > saved[0] / 4
+    # What is between the layers is half as much, and a half of that a quarter.
+    assert saved[0] - saved[1] == pytest.approx(2 * (saved[1] - saved[2]), rel=0.01)
+
+
 def test_the_fewest_ranks_that_fit() -> None:
     estimate = job()
     single = estimate.rows(1, 1)[0]
