@@ -17,7 +17,7 @@ from dist_train.estimate.candidate_sizes import (
 from dist_train.estimate.measured_parts import MeasuredParts
 from dist_train.estimate.rank_total import RankTotal, rank_total
 from dist_train.estimate.shape_model import make_shape_model
-from dist_train.strategies.rank_memory import RankMemory, as_on_a_rank, bytes_of, memory_of
+from dist_train.strategies.rank_memory import NotForThisModel, RankMemory, as_on_a_rank, bytes_of, memory_of
 from dist_train.trainer.pretrained import unstarted
 
 # What stays free for the CUDA context, NCCL's buffers and gaps between blocks.
@@ -47,6 +47,11 @@ class Row:
     def peak(self) -> int:
         """Of the rank that needs most."""
         return max(rank.peak for rank in self.ranks)
+
+    @property
+    def exchanges_little(self) -> tuple[int, int]:
+        """The larger, the less ranks exchange: those that share layers do most, then those that cut most."""
+        return self.candidate.data_size, self.peak
 
     @property
     def complete(self) -> bool:
@@ -131,7 +136,7 @@ class JobEstimate:
             if (row.candidate.fitted.strategy.name, row.candidate.mesh)
             != (first.candidate.fitted.strategy.name, first.candidate.mesh)
         ]
-        return [first, *sorted(others, key=lambda row: -row.peak)]
+        return [first, *sorted(others, key=lambda row: row.exchanges_little, reverse=True)]
 
     def smallest(self, memory: int, per_node: int) -> Row | None:
         """The fewest ranks with a strategy that fits, and of those the one that cuts least."""
@@ -143,7 +148,7 @@ class JobEstimate:
             rows = list(self._fitting(self._others(nodes, procs), memory))
             fitting = [row for row in rows if row.fits(memory)]
             if fitting:
-                return max(fitting, key=lambda row: row.peak)
+                return max(fitting, key=lambda row: row.exchanges_little)
             # Of those whose parameters alone are too large the peak is not known: more ranks may help.
             least = min((row.peak for row in rows if row.complete), default=None)
             if least is not None and lowest is not None and least > lowest * 0.99:
@@ -199,6 +204,8 @@ class JobEstimate:
         for candidate in candidates:
             try:
                 yield self.row(candidate, memory)
+            except NotForThisModel:
+                continue
             except ConfigError as error:  # the model does not fit this strategy
                 self.parts.notes[f"{candidate.name} is left out: {error.what}"] = None
 
@@ -208,4 +215,4 @@ def _best(rows: Sequence[Row], memory: int | None) -> int | None:
     if memory is None:
         return None
     fitting = [index for index, row in enumerate(rows) if row.fits(memory)]
-    return max(fitting, key=lambda index: rows[index].peak, default=None)
+    return max(fitting, key=lambda index: rows[index].exchanges_little, default=None)

@@ -31,7 +31,7 @@ from dist_train.strategies.tensor_cut.tensor_plan import (
     describe_plan,
     plan_cuts,
 )
-from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
+from dist_train.strategies.tensor_cut.tensor_styles import PlanOptions
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
@@ -42,17 +42,12 @@ NEEDS_MODEL = True
 _SHARD, _TENSOR = "shard", "tensor"
 
 
-class FsdpTensorParallelOptions(ShardingOptions):
+class FsdpTensorParallelOptions(ShardingOptions, PlanOptions):
     """The sizes of both dimensions of the mesh, the plan of tensor_parallel and the options of fsdp."""
 
     tensor: int = Field(2, ge=1, description="ranks that compute every sample together")
     shard: int | None = Field(
         None, ge=1, description="groups of them over which parameters are spread; None: as many as there are"
-    )
-    plan: dict[str, WrittenStyle] | None = Field(
-        None,
-        description="patterns of module names (blocks.*.up) -> colwise, rowwise, fused_colwise:3, "
-        "colwise_gathered or embedding; None: the model's own plan",
     )
 
 
@@ -77,16 +72,16 @@ class FsdpTensorParallel(ShardedStrategy):
         return Place(((_SHARD, shard), (_TENSOR, tensor)), rank // tensor, shard, counts=rank % tensor == 0)
 
     def candidates(self, world_size: int) -> list[dict[str, int]]:
-        """The meshes of this size in which both dimensions have several ranks."""
-        sizes = [size for size in range(2, world_size // 2 + 1) if world_size % size == 0]
+        """The meshes of this size in which both dimensions have several ranks, and a group fits one node."""
+        sizes = [size for size in (2, 4, 8) if world_size % size == 0 and size < world_size]
         return [{_SHARD: world_size // size, _TENSOR: size} for size in sizes]
 
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         assert isinstance(options, FsdpTensorParallelOptions)
         if unwrap(model) is not model:
             raise compiled_is_refused(self.name)
-        plan = self.plan(model, options, run.world_size)
         units = fitting_units(model, run, options)
+        plan = self.plan(model, options, run.world_size)
         take_rank_zero_weights(model, run)
         names, sizes = zip(*run.place.mesh, strict=True)
         mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)

@@ -13,6 +13,10 @@ from dist_train.errors import ConfigError
 from dist_train.strategies.base import StrategyOptions
 
 
+class NotForThisModel(ConfigError):
+    """A strategy that works only with models that are made for it: others need no note about it."""
+
+
 @dataclass(frozen=True)
 class RankMemory:
     """Bytes of one rank; for the optimizer's state the shapes of what it holds of each parameter.

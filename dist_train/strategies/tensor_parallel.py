@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext
 
-from pydantic import Field
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -24,23 +23,18 @@ from dist_train.strategies.tensor_cut.tensor_plan import (
     describe_plan,
     plan_cuts,
 )
-from dist_train.strategies.tensor_cut.tensor_styles import WrittenStyle
+from dist_train.strategies.tensor_cut.tensor_styles import PlanOptions
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
 
 # A plan names modules: whether it can work is known from the model alone, before ranks are started.
 NEEDS_MODEL = True
+_OF_A_NODE = 8
 
 
-class TensorParallelOptions(StrategyOptions):
+class TensorParallelOptions(PlanOptions):
     """Which layers are cut, and how."""
-
-    plan: dict[str, WrittenStyle] | None = Field(
-        None,
-        description="patterns of module names (blocks.*.up) -> colwise, rowwise, fused_colwise:3, "
-        "colwise_gathered or embedding; None: the model's own plan",
-    )
 
 
 class TensorParallel:
@@ -59,8 +53,8 @@ class TensorParallel:
     def wrap(self, model: nn.Module, run: Run, options: StrategyOptions) -> nn.Module:
         if unwrap(model) is not model:
             raise compiled_is_refused(self.name)
-        plan = self.plan(model, options, run.world_size)
         refuse_unlike_models(model, run.control)
+        plan = self.plan(model, options, run.world_size)
         take_rank_zero_weights(model, run)
         mesh = init_device_mesh(run.device.type, (run.world_size,), mesh_dim_names=("tensor",))
         cutter = ModelCutter(plan, mesh, run.device)
@@ -86,6 +80,10 @@ class TensorParallel:
     ) -> list[RankMemory]:
         """Its parts, and all of what is not cut."""
         return [tensor_memory(model, self.plan(model, options, world_size))]
+
+    def candidates(self, world_size: int) -> list[dict[str, int]]:
+        """Worth a look within one node only: ranks exchange twice in each block."""
+        return [{}] if world_size <= _OF_A_NODE else []
 
     def as_on_a_rank(
         self, options: StrategyOptions, model: nn.Module, world_size: int

@@ -14,6 +14,7 @@ from torch import nn
 
 from dist_train.errors import ConfigError
 from dist_train.near_names import nearest
+from dist_train.strategies.rank_memory import NotForThisModel
 from dist_train.strategies.tensor_cut.parameter_cuts import ParameterCut
 from dist_train.strategies.tensor_cut.tensor_styles import LayerStyle, Plan, WrittenStyle
 
@@ -91,7 +92,7 @@ def _plan_of(model: nn.Module) -> Plan:
     own = getattr(model, "tensor_parallel_plan", None)
     written = own() if callable(own) else getattr(model, "_tp_plan", None)
     if not isinstance(written, Mapping) or not written:
-        raise ConfigError(
+        raise NotForThisModel(
             f"{type(model).__name__} has no plan of the layers that are cut over ranks", hint=_HINT_PLAN
         )
     return check_plan(written, f"the plan of {type(model).__name__}")

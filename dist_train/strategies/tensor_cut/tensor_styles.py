@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from dist_train.strategies.base import StrategyOptions
+
 StyleName = Literal["colwise", "rowwise", "fused_colwise", "colwise_gathered", "embedding"]
 
 # Of transformers' plans (`_tp_plan`): names for the same.
@@ -41,3 +43,13 @@ def as_style(value: Any) -> Any:
 
 WrittenStyle = Annotated[LayerStyle, BeforeValidator(as_style)]
 Plan = Mapping[str, LayerStyle]
+
+
+class PlanOptions(StrategyOptions):
+    """Which layers are cut, and how."""
+
+    plan: dict[str, WrittenStyle] | None = Field(
+        None,
+        description="patterns of module names (blocks.*.up) -> colwise, rowwise, fused_colwise:3, "
+        "colwise_gathered or embedding; None: the model's own plan",
+    )

@@ -150,10 +150,10 @@ def test_damage_in_one_ranks_file_is_found_and_the_one_before_is_taken(tmp_path:
     assert run_ranks(load_damaged, 2, args=(tmp_path,)) == [(1, 1)] * 2
 
 
-def save_after_an_evaluation(directory: Path, gradients: bool) -> bool:
+def save_after_an_evaluation(directory: Path, gradients: bool, layout: Layout) -> bool:
     """Whether the state that is restored is that which was saved, with the parameters gathered in between."""
     with dt.init(device="cpu", seed=1, timeout_s=30) as run:
-        model, optimizer = make(FSDP, 0)
+        model, optimizer = make(layout, 0)
         train(run, model, optimizer, 0, 1)
         tokens = torch.zeros(2, 3, dtype=torch.long)
 
@@ -173,10 +173,11 @@ def save_after_an_evaluation(directory: Path, gradients: bool) -> bool:
 
 
 @pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("layout", [FSDP, Layout("fsdp_tensor_parallel", 4)], ids=lambda layout: layout.name)
 def test_parameters_that_an_evaluation_has_gathered_are_saved_and_restored(
-    tmp_path: Path, gradients: bool
+    tmp_path: Path, gradients: bool, layout: Layout
 ) -> None:
-    assert run_ranks(save_after_an_evaluation, 2, args=(tmp_path, gradients)) == [True, True]
+    assert all(run_ranks(save_after_an_evaluation, layout.ranks, args=(tmp_path, gradients, layout)))
 
 
 def save_unlike_states(directory: Path, what: str) -> str:
