@@ -17,6 +17,7 @@ device_digest       a digest of tensors, computed where they are
 sharded_tensors     tensors that are spread over ranks, as boxes
 shard_layout        which rank holds which boxes, and that none is missing
 shard_digests       copies of parts compared; whole weights digested one by one
+stage_tensors       what the stages of a pipeline hold, known to all ranks
 finite_tensors      which weights are not finite
 snapshot            one copy in host memory, with its hashes
 restore             a loaded checkpoint -> the state mapping

@@ -21,6 +21,7 @@ from dist_train.strategies.stages.activations import (
 from dist_train.strategies.stages.model_layers import Layer
 from dist_train.strategies.stages.stage_cut import StageCut
 from dist_train.strategies.stages.stage_mesh import StageGroups, StageMesh
+from dist_train.strategies.stages.stage_random import draw_seed, seeded
 
 T = TypeVar("T")
 # Messages that an evaluation has on its way: a stage is not ahead of the next one by more.
@@ -64,11 +65,13 @@ class StagePass:
         received: what came from the stage before, and wants a gradient.
         returned: tensors that went to the next stage.
         calls: how often the task has called the model.
+        seed: of its random numbers, the same on all stages.
     """
 
     received: list[Received] = field(default_factory=list)
     returned: list[Tensor] = field(default_factory=list)
     calls: int = 0
+    seed: int = 0
 
 
 class Pipeline:
@@ -121,10 +124,11 @@ class Pipeline:
 
     @contextmanager
     def one_pass(self) -> Iterator[StagePass]:
-        """The model is called once inside: by a task, on a micro-batch."""
-        self._current = done = StagePass()
+        """The model is called once inside: by a task, on a micro-batch; on all stages of the pipeline."""
+        self._current = done = StagePass(seed=draw_seed())
         try:
-            yield done
+            with seeded(done.seed, 0):
+                yield done
         finally:
             self._current = None
 
@@ -148,13 +152,15 @@ class Pipeline:
     def _through_stage(self, current: StagePass, args: Any, kwargs: Any) -> Any:
         self.layers.training = self.layers.model.training
         if self.is_first:
-            output = self.layers(*args, **kwargs)
+            with seeded(current.seed, 1, self.stage):
+                output = self.layers(*args, **kwargs)
         else:
             groups = self.groups
             value, current.received = receive_output(
                 self.previous, groups.headers, groups.forward, self.device
             )
-            output = self.layers(value)
+            with seeded(current.seed, 1, self.stage):
+                output = self.layers(value)
         if not self.is_last:
             groups = self.groups
             current.returned = send_output(
@@ -173,7 +179,7 @@ class Pipeline:
                 hint="dt.forward_backward(model, batches, loss_sum, units) does a step's passes; "
                 "to predict: with torch.no_grad()",
             )
-        output = self._through_stage(StagePass(), args, kwargs)
+        output = self._through_stage(StagePass(seed=draw_seed()), args, kwargs)
         groups = self.groups
         if self.is_last:
             for rank in groups.ranks[:-1]:
