@@ -87,7 +87,7 @@ class ShardedStrategy:
     ) -> list[RankMemory]:
         """What the first and the last rank of a copy hold, by torch's chunks."""
         assert isinstance(options, ShardingOptions)
-        _refuse_unfit(model)
+        refuse_unshardable(model)
         _, shard = place_of(self, options, 0, world_size).mesh[-1]
         policy = ShardPolicy(
             options.reshard_after_forward,
@@ -118,7 +118,7 @@ def shard_model(
     """
     names, sizes = zip(*mesh, strict=True)
     _refuse_offload_on_cpu(options, run.device.type)
-    _refuse_unfit(model)
+    refuse_unshardable(model)
     units = choose_units(model, options.units, options.unit_parameters)
     chosen = describe_units(units)  # before torch gives them classes of its own
     refuse_unlike_models(model, run.control)
@@ -154,7 +154,7 @@ def _refuse_offload_on_cpu(options: ShardingOptions, device: str) -> None:
         )
 
 
-def _refuse_unfit(model: nn.Module) -> None:
+def refuse_unshardable(model: nn.Module) -> None:
     name = type(model).__name__
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):

@@ -19,8 +19,9 @@ from dist_train.errors import UsageError
 from dist_train.strategies.base import MicroBatchWork
 from dist_train.strategies.stages.action_order import action_order
 from dist_train.strategies.stages.activations import receive
-from dist_train.strategies.stages.pipeline_module import Pipeline, StagePass, pipeline_of
+from dist_train.strategies.stages.pipeline_module import pipeline_of
 from dist_train.strategies.stages.stage_gradients import finish_gradients
+from dist_train.strategies.stages.stage_passes import Pipeline, StagePass
 
 B = TypeVar("B")
 

@@ -2,9 +2,9 @@
 
 The ranks of one pipeline read the same data and draw the same numbers outside of the model; a checkpoint
 holds one RNG state for all of them. In a forward pass they draw unequally many: each stage has layers of
-its own (dropout), and what a task does with the output only the last stage does. What a task draws before it calls
-the model (which tokens are masked) must be the same on the first stage, which computes with it, and on the
-last, which knows the targets.
+its own (dropout), and what a task does with the output only the last stage does. What a task draws before
+it calls the model (which tokens are masked) must be the same on the first stage, which computes with it,
+and on the last, which knows the targets.
 
 So each pass begins with one number that all stages draw. From it the task's generators are seeded alike, and
 those of the layers by the stage; the state of before is put back behind each.
