@@ -50,7 +50,8 @@ def chosen_candidate(config: RunConfig, nodes: int, per_node: int) -> Candidate:
         ConfigError: it does not fit so many ranks.
     """
     name, options = config.strategy.name, config.strategy.options
-    return Candidate(name, options, fit_strategy(name, options, nodes * per_node), nodes, per_node, True)
+    fitted = fit_strategy(name, options, nodes * per_node, accumulate=config.trainer.accumulate)
+    return Candidate(name, options, fitted, nodes, per_node, True)
 
 
 def other_candidates(
@@ -73,9 +74,11 @@ def other_candidates(
         kept = {key: value for key, value in config.strategy.options.items() if key in known}
         for mesh in candidates_of(strategy, nodes * per_node):
             try:
-                fitted = fit_strategy(name, {**kept, **mesh}, nodes * per_node)
+                fitted = fit_strategy(
+                    name, {**kept, **mesh}, nodes * per_node, accumulate=config.trainer.accumulate
+                )
             except ConfigError:
-                continue  # not for so many ranks
+                continue  # not for so many ranks, or for so few micro-batches
             if fitted.strategy.name != name:
                 continue  # one rank has `single` in its place
             yield Candidate(name, {**kept, **mesh}, fitted, nodes, per_node)

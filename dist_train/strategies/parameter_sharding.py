@@ -155,6 +155,7 @@ def _refuse_offload_on_cpu(options: ShardingOptions, device: str) -> None:
 
 
 def refuse_unshardable(model: nn.Module) -> None:
+    """Raise ConfigError for a model that fully_shard cannot spread over ranks."""
     name = type(model).__name__
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
