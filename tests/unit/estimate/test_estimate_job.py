@@ -165,5 +165,5 @@ def test_stages_are_compared_where_the_micro_batches_are_enough() -> None:
     meshes = [row.candidate.mesh for row in rows if row.candidate.name == "pipeline"]
     assert sorted(meshes) == [(("replicate", 2), ("stage", 4)), (("replicate", 4), ("stage", 2))]
     job(trainer=trainer, strategy={"name": "pipeline", "stage": 4}).refuse_unfit(1, 8)
-    with pytest.raises(ConfigError, match="8 stages, and trainer.accumulate is 4"):
+    with pytest.raises(ConfigError, match=r"8 stages, and trainer\.accumulate is 4"):
         job(trainer=trainer, strategy={"name": "pipeline"}).refuse_unfit(1, 8)
