@@ -50,14 +50,8 @@ def chosen_candidate(config: RunConfig, nodes: int, per_node: int) -> Candidate:
         ConfigError: it does not fit so many ranks.
     """
     name, options = config.strategy.name, config.strategy.options
-    return Candidate(
-        name,
-        options,
-        fit_strategy(name, options, nodes * per_node, accumulate=config.trainer.accumulate),
-        nodes,
-        per_node,
-        True,
-    )
+    fitted = fit_strategy(name, options, nodes * per_node, accumulate=config.trainer.accumulate)
+    return Candidate(name, options, fitted, nodes, per_node, True)
 
 
 def other_candidates(
@@ -84,7 +78,7 @@ def other_candidates(
                     name, {**kept, **mesh}, nodes * per_node, accumulate=config.trainer.accumulate
                 )
             except ConfigError:
-                continue  # not for so many ranks
+                continue  # not for so many ranks, or for so few micro-batches
             if fitted.strategy.name != name:
                 continue  # one rank has `single` in its place
             yield Candidate(name, {**kept, **mesh}, fitted, nodes, per_node)

@@ -6,40 +6,33 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dist_train.distributed.parameter_shards import (
     Replicas,
     clip_gradients,
     gradient_norm,
-    reshard_without_backward,
 )
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run
 from dist_train.errors import ConfigError
 from dist_train.strategies.base import MicroBatchWork, StrategyOptions
-from dist_train.strategies.fully_sharded.sharding_units import Unit, choose_units
 from dist_train.strategies.rank_memory import RankMemory
 from dist_train.strategies.rank_zero_weights import refuse_unlike_models, take_rank_zero_weights
 from dist_train.strategies.stages.action_order import Schedule
 from dist_train.strategies.stages.held_tensors import hold_own_tensors
-from dist_train.strategies.stages.pipeline_module import (
-    Pipeline,
-    StageLayers,
-    make_pipeline_module,
-    pipeline_of,
-)
+from dist_train.strategies.stages.pipeline_module import make_pipeline_module, pipeline_of
 from dist_train.strategies.stages.pipeline_step import run_pipeline_step
-from dist_train.strategies.stages.stage_cut import StageCut, cut_into_stages
+from dist_train.strategies.stages.sharded_stage import shard_stage, units_of_stage
+from dist_train.strategies.stages.stage_cut import cut_into_stages
 from dist_train.strategies.stages.stage_gradients import StageParameters
 from dist_train.strategies.stages.stage_memory import stage_memory
 from dist_train.strategies.stages.stage_mesh import StageMesh, form_groups
+from dist_train.strategies.stages.stage_passes import Pipeline, StageLayers
 from dist_train.strategies.unwrap import unwrap
 
 logger = logging.getLogger(__name__)
@@ -105,7 +98,7 @@ class PipelineStrategy:
         _refuse_unfit(model)
         cut = cut_into_stages(model, mesh.stages, options.split)
         stage = mesh.coordinates(run.rank)[1]
-        units = _units_of_stage(model, cut, stage) if mesh.shard > 1 else []
+        units = units_of_stage(model, cut, stage) if mesh.shard > 1 else []
         refuse_unlike_models(model, run.control)
         take_rank_zero_weights(model, run)
         hold_own_tensors(model, cut.stages_of, stage, run.device)
@@ -113,7 +106,7 @@ class PipelineStrategy:
         groups = form_groups(mesh, run.rank, tied, _timeout(run))
         layers = StageLayers(model, cut.layers[stage])
         if mesh.shard > 1:
-            _shard_stage(model, layers, units, mesh, run)
+            shard_stage(model, layers, units, mesh, run)
         pipeline = Pipeline(mesh, stage, groups, layers, cut, options.schedule, run.device)
         make_pipeline_module(model, pipeline)
         if run.is_main:
@@ -197,31 +190,6 @@ def _timeout(run: Run) -> timedelta:
     options: Any = run.control.group._get_backend(torch.device("cpu")).options
     found: timedelta = options._timeout
     return found
-
-
-def _units_of_stage(model: nn.Module, cut: StageCut, stage: int) -> list[Unit]:
-    """The members of each ModuleList, as fsdp has them, whose parameters are all of this stage alone."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    return [
-        unit
-        for unit in choose_units(model, None)
-        if all(cut.stages_of[names[id(p)]] == (stage,) for p in unit.module.parameters())
-    ]
-
-
-def _shard_stage(
-    model: nn.Module, layers: StageLayers, units: Sequence[Unit], mesh: StageMesh, run: Run
-) -> None:
-    sizes = (mesh.replicate, mesh.stages, mesh.shard)
-    named = init_device_mesh(run.device.type, sizes, mesh_dim_names=("replicate", "stage", "shard"))
-    own = named["replicate", "shard"] if mesh.replicate > 1 else named["shard"]
-    for unit in units:
-        fully_shard(unit.module, mesh=own)
-    elsewhere = {parameter for parameter in model.parameters() if parameter.is_meta}
-    # The rest of the stage: what is called is `layers`, not the model.
-    fully_shard(layers, mesh=own, reshard_after_forward=False, ignored_params=elsewhere)
-    cast("FSDPModule", layers).set_reduce_scatter_unused_params(True)
-    reshard_without_backward(layers)
 
 
 def _replicas(module: nn.Module) -> Replicas | None:

@@ -210,10 +210,12 @@ def names_of(entry: FileEntry) -> list[str]:
 def copies_of_parts(manifest: Manifest) -> int | None:
     """Return how many ranks held each part of a sharded tensor; None where no tensor was sharded.
 
-    With one, there was no copy with which it could have been compared at the save.
+    With one, there was no copy with which it could have been compared at the save. A tensor that one stage of
+    a pipeline holds counts as sharded.
     """
     # By files, of which each rank has one: it may hold several boxes of a tensor.
     parts = max((len({shard.file for shard in e.shards}) for e in manifest.tensors.values()), default=1)
+    parts *= dict(manifest.mesh).get("stage", 1)
     return manifest.world_size // parts if parts > 1 else None
 
 

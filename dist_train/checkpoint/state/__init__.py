@@ -18,6 +18,7 @@ part_boxes          the boxes that a rank's part of a tensor is made of
 sharded_tensors     tensors that are spread over ranks, as boxes
 shard_layout        which rank holds which boxes, and that none is missing
 shard_digests       copies of parts compared; whole weights digested one by one
+stage_tensors       what the stages of a pipeline hold, known to all ranks
 finite_tensors      which weights are not finite
 snapshot            one copy in host memory, with its hashes
 restore             a loaded checkpoint -> the state mapping

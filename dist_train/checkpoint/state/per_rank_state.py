@@ -16,6 +16,7 @@ from dist_train.checkpoint.format.tensor_bytes import code_of, dtype_of, host, n
 from dist_train.checkpoint.state.collect import CollectedState
 from dist_train.checkpoint.state.per_rank import encode_per_rank
 from dist_train.checkpoint.state.rng_state import capture_rng
+from dist_train.checkpoint.state.stage_tensors import has_values_elsewhere
 from dist_train.distributed.place import Place
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class OwnState:
 
 def names_of_entries(collected: CollectedState) -> JsonValue:
     """Return names of PerRank entries, whether there are sharded tensors, and absent ones, as they travel."""
-    absent = any(tensor.is_meta for tensor in collected.tensors.values())
+    absent = has_values_elsewhere(collected)
     return [[*sorted(collected.per_rank)], bool(collected.sharded), absent]
 
 

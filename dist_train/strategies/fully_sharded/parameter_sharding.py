@@ -94,7 +94,7 @@ class ShardedStrategy:
         self, options: ShardingOptions, model: nn.Module, shard: int, accumulate: int
     ) -> list[RankMemory]:
         """The same for `shard` ranks that hold one copy together."""
-        _refuse_unfit(model)
+        refuse_unshardable(model)
         policy = ShardPolicy(
             options.reshard_after_forward,
             None if options.param_dtype is None else _DTYPES[options.param_dtype],
@@ -138,7 +138,7 @@ def fitting_units(model: nn.Module, run: Run, options: ShardingOptions) -> list[
     _refuse_offload_on_cpu(options, run.device.type)
     # Not what torch.compile has put around it: names of modules are those of the program.
     plain = unwrap(model)
-    _refuse_unfit(plain)
+    refuse_unshardable(plain)
     units = choose_units(plain, options.units, options.unit_parameters)
     refuse_unlike_models(model, run.control)
     return units
@@ -193,7 +193,8 @@ def _refuse_offload_on_cpu(options: ShardingOptions, device: str) -> None:
         )
 
 
-def _refuse_unfit(model: nn.Module) -> None:
+def refuse_unshardable(model: nn.Module) -> None:
+    """Raise ConfigError for a model that fully_shard cannot spread over ranks."""
     name = type(model).__name__
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):

@@ -19,9 +19,9 @@ from dist_train.errors import UsageError
 from dist_train.strategies.base import MicroBatchWork
 from dist_train.strategies.stages.action_order import action_order
 from dist_train.strategies.stages.activations import receive
-from dist_train.strategies.stages.pipeline_module import Pipeline, StagePass, pipeline_of
+from dist_train.strategies.stages.pipeline_module import pipeline_of
 from dist_train.strategies.stages.stage_gradients import finish_gradients
-from dist_train.strategies.stages.stage_random import numbers_of_stage
+from dist_train.strategies.stages.stage_passes import Pipeline, StagePass
 
 B = TypeVar("B")
 
@@ -49,12 +49,11 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             hint=f"trainer.accumulate={stages} or more (a loop of its own: so many batches per step)",
         )
     step = _Step(pipeline, module, batches, work)
-    with numbers_of_stage(pipeline.stage):
-        for action in action_order(pipeline.schedule, pipeline.stage, stages, len(batches)):
-            if action.kind == "forward":
-                step.forward(action.micro)
-            else:
-                step.backward(action.micro)
+    for action in action_order(pipeline.schedule, pipeline.stage, stages, len(batches)):
+        if action.kind == "forward":
+            step.forward(action.micro)
+        else:
+            step.backward(action.micro)
     pipeline.sending.finish()
     finish_gradients(pipeline, module)
 

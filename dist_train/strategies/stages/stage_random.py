@@ -1,9 +1,13 @@
-"""Random numbers of a stage: others than its neighbours', and the same again after a restart.
+"""Random numbers in a pipeline: a task's are the same on all stages, those of layers differ; both resume.
 
 The ranks of one pipeline read the same data and draw the same numbers outside of the model; a checkpoint
-holds one RNG state for all of them. In a step each stage draws other numbers, and unequally many (its own
-dropout). So a step begins with one number that all of them draw; from it each stage seeds its own, and the
-state of before is put back at the end.
+holds one RNG state for all of them. In a forward pass they draw unequally many: each stage has layers of
+its own (dropout), and what a task does with the output only the last stage does. What a task draws before
+it calls the model (which tokens are masked) must be the same on the first stage, which computes with it,
+and on the last, which knows the targets.
+
+So each pass begins with one number that all stages draw. From it the task's generators are seeded alike, and
+those of the layers by the stage; the state of before is put back behind each.
 """
 
 from __future__ import annotations
@@ -18,14 +22,18 @@ import torch
 from dist_train.distributed.seeding import derive, seed_all
 
 
+def draw_seed() -> int:
+    """The next number of the generator that is in the same state on all stages of a pipeline."""
+    return int(torch.randint(0, 2**62, ()).item())
+
+
 @contextmanager
-def numbers_of_stage(stage: int) -> Iterator[None]:
-    """Draw from a stage's own generators inside the block."""
-    first = int(torch.randint(0, 2**62, ()).item())
+def seeded(seed: int, *purpose: int) -> Iterator[None]:
+    """Draw from generators of this purpose inside the block."""
     python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state() if in_use else None
-    seed_all(derive(first, stage), 0)
+    seed_all(derive(seed, *purpose) >> 1, 0)
     try:
         yield
     finally:

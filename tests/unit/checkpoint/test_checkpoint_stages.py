@@ -27,9 +27,9 @@ def changed(layout: Layout, folder: Path, odd: int, what: str) -> str:
     with dt.init(device="cpu", seed=1, timeout_s=30) as run:
         model, optimizer = make(layout, 0)
         train(run, model, optimizer, 0, 1)
-        own = next(
-            p for n, p in dt.unwrap(model).named_parameters() if not p.is_meta and n.endswith("weight")
-        )
+        start = "embedding" if layout == STAGES else "blocks"  # on both stages; on one
+        named = dt.unwrap(model).named_parameters()
+        own = next(p for name, p in named if not p.is_meta and name.startswith(start))
         if run.rank == odd:
             with torch.no_grad():
                 if what == "weight":
@@ -46,9 +46,9 @@ def changed(layout: Layout, folder: Path, odd: int, what: str) -> str:
 @pytest.mark.parametrize(
     ("layout", "odd", "what", "words"),
     [
-        (COPIES, 2, "weight", "'model/embedding.weight'"),
-        (COPIES, 3, "weight", "'model/"),
-        (COPIES, 0, "moment", "'optim/embedding.weight/exp_avg'"),
+        (COPIES, 2, "weight", "'model/blocks.0.norm.weight'"),
+        (COPIES, 3, "weight", "'model/blocks.1.norm.weight'"),
+        (COPIES, 0, "moment", "'optim/blocks.0.norm.weight/exp_avg'"),
         (COPIES, 2, "no state", "optimizer state ('optimizer')"),
         (STAGES, 0, "weight", "'model/embedding.weight'"),
     ],

@@ -170,3 +170,13 @@ def test_a_strategy_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = fit_strategy("wrong", {}, 4)
     with pytest.raises(ConfigError, match="`memory` of Wrong returns 3"):
         memory_of(wrong.strategy, wrong.options, model, 4, 1)
+
+
+def test_stages_are_compared_where_the_micro_batches_are_enough() -> None:
+    trainer = {"accumulate": 4, "steps": 1}
+    rows = job(trainer=trainer).rows(1, 8)
+    meshes = [row.candidate.mesh for row in rows if row.candidate.name == "pipeline"]
+    assert sorted(meshes) == [(("replicate", 2), ("stage", 4)), (("replicate", 4), ("stage", 2))]
+    job(trainer=trainer, strategy={"name": "pipeline", "stage": 4}).refuse_unfit(1, 8)
+    with pytest.raises(ConfigError, match=r"8 stages, and trainer\.accumulate is 4"):
+        job(trainer=trainer, strategy={"name": "pipeline"}).refuse_unfit(1, 8)

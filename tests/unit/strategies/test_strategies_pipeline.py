@@ -67,8 +67,8 @@ def test_without_gradients_every_rank_gets_the_output() -> None:
         assert list(found) == whole
 
 
-def draw() -> tuple[float, list[float], float]:
-    """A mask of dropout in each stage; the next number before a step and after it."""
+def draw() -> tuple[list[float], list[float], list[float]]:
+    """Numbers drawn outside of the model, by its layers, and by the loss before it calls the model."""
     with dt.init(device="cpu", seed=3, timeout_s=30):
         masks: list[float] = []
 
@@ -83,16 +83,26 @@ def draw() -> tuple[float, list[float], float]:
                 return x * self.weight * noise
 
         model = dt.prepare(nn.Sequential(Noise(), Noise()), "pipeline")
-        before = float(torch.rand(()))
-        dt.forward_backward(model, BATCHES, square_sum, [2] * 4)
-        return before, masks, float(torch.rand(()))
+        chosen: list[float] = []
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            chosen.append(float(torch.rand(())))  # which tokens are masked: of inputs and of targets
+            output = model(x)
+            return (output * torch.rand(())).sum()  # on the last stage alone
+
+        outside = [float(torch.rand(()))]
+        dt.forward_backward(model, BATCHES, loss, [2] * 4)
+        with torch.no_grad():
+            model(BATCHES[0])
+        return [*outside, float(torch.rand(()))], masks, chosen
 
 
-def test_stages_draw_unlike_numbers_in_a_step_and_the_same_outside_of_it() -> None:
-    (before, masks, after), (before_too, masks_too, after_too) = run_ranks(draw, 2)
-    assert (before, after) == (before_too, after_too)
-    assert len(set(masks + masks_too)) == 8
-    assert run_ranks(draw, 2)[1] == (before, masks_too, after)
+def test_stages_draw_unlike_numbers_in_their_layers_and_the_same_ones_elsewhere() -> None:
+    (outside, masks, chosen), (outside_too, masks_too, chosen_too) = run_ranks(draw, 2)
+    assert (outside, chosen) == (outside_too, chosen_too)
+    assert len(set(masks + masks_too)) == 10
+    assert len(set(chosen)) == 4
+    assert run_ranks(draw, 2)[1] == (outside, masks_too, chosen)
 
 
 def buffers_of_copies() -> tuple[list[float], int]:
