@@ -177,6 +177,7 @@ def test_stages_are_compared_where_the_micro_batches_are_enough() -> None:
     rows = job(trainer=trainer).rows(1, 8)
     meshes = [row.candidate.mesh for row in rows if row.candidate.name == "pipeline"]
     assert sorted(meshes) == [(("replicate", 2), ("stage", 4)), (("replicate", 4), ("stage", 2))]
-    job(trainer=trainer, strategy={"name": "pipeline", "stage": 4}).refuse_unfit(1, 8)
+    chosen = job(trainer=trainer, strategy={"name": "pipeline", "stage": 4}).rows(1, 8)
+    assert [row.candidate.name for row in chosen if row.candidate.is_chosen] == ["pipeline"]
     with pytest.raises(ConfigError, match=r"8 stages, and trainer\.accumulate is 4"):
-        job(trainer=trainer, strategy={"name": "pipeline"}).refuse_unfit(1, 8)
+        job(trainer=trainer, strategy={"name": "pipeline"}).rows(1, 8)

@@ -116,6 +116,13 @@ def test_the_bits_are_those_of_saves_that_are_waited_for(
     assert "step 10 is saved: the training stood still for" in caplog.text
 
 
+def wait_for_threads() -> None:
+    """Until no save is under way."""
+    for thread in threading.enumerate():
+        if thread.name == "dist-train-save":
+            thread.join(20)
+
+
 def test_a_save_goes_on_beside_the_steps_and_is_known_at_a_logged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: Result
 ) -> None:
@@ -126,13 +133,12 @@ def test_a_save_goes_on_beside_the_steps_and_is_known_at_a_logged_one(
 
         def on_step_end(self, context: CallbackContext) -> None:
             if context.step == 4:
+                wait_for_threads()
                 slow_threads(monkeypatch, go)
             if context.step == 5:
                 assert [step for _, step in seen.calls] == [2]
                 go.set()
-                for thread in threading.enumerate():
-                    if thread.name == "dist-train-save":
-                        thread.join(20)
+                wait_for_threads()
 
     start(tmp_path / "run", config("data.train.args={}"), callbacks=(seen, Releases()))
     assert (5, 4) in seen.calls
