@@ -56,15 +56,32 @@ def by_hand(sharded: bool) -> nn.Module:
     return fully_shard(model)
 
 
-def step_of(model: nn.Module) -> Callable[[], None]:
+def step_of(model: nn.Module, samples: int = BATCH) -> Callable[[], None]:
     """One step of training on the same batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens = torch.randint(0, 256, (BATCH, CONTEXT + 1))
+    tokens = torch.randint(0, 256, (samples, CONTEXT + 1))
 
     def step() -> None:
         optimizer.zero_grad()
         logits = model(tokens[:, :-1])
         nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+
+    return step
+
+
+def step_of_stages(model: nn.Module, samples: int, micro_batches: int) -> Callable[[], None]:
+    """One step of a pipeline on the same batch."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batches = torch.randint(0, 256, (samples, CONTEXT + 1)).chunk(micro_batches)
+
+    def loss_sum(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        logits = model(tokens[:, :-1])
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        dt.forward_backward(model, batches, loss_sum, [batch[:, 1:].numel() for batch in batches])
         optimizer.step()
 
     return step
@@ -94,6 +111,22 @@ def measure_steps(rounds: int) -> Times:
 
         cases = {name: partial(seconds_of_five, step) for name, step in steps.items()}
         return interleaved(cases, rounds)
+
+
+def measure_cut_models(rounds: int, strategy: str) -> Times:
+    """Seconds of a step of a strategy whose ranks compute each sample together, beside DDP's."""
+    with dt.init(device="cpu", seed=0) as run:
+        by_ddp = step_of(by_hand(False))
+        model = dt.prepare(transformer(), strategy)
+        samples = BATCH * run.world_size
+        if strategy == "pipeline":
+            cut = step_of_stages(model, samples, 4)
+        else:
+            cut = step_of(model, samples)
+        steps = {"ddp by hand": by_ddp, f"dt.prepare, {strategy}": cut}
+        for step in steps.values():
+            step()
+        return interleaved({name: partial(seconds_of_five, step) for name, step in steps.items()}, rounds)
 
 
 def seconds_of_five(step: Callable[[], None]) -> float:
@@ -192,6 +225,10 @@ def main() -> None:
         "fully_shard by hand": ("ddp by hand", None),
     }
     show(rows_of(f"one step of 0.5 M parameters, {where}", steps, bases), options.record)
+    for strategy in ("tensor_parallel", "pipeline"):
+        cut = run_ranks(measure_cut_models, options.ranks, 3600, args=(options.rounds, strategy))[0]
+        against_ddp: dict[str, tuple[str, Aim | None]] = {f"dt.prepare, {strategy}": ("ddp by hand", None)}
+        show(rows_of(f"one step of 0.5 M parameters, {where}, {strategy}", cut, against_ddp), options.record)
     with tempfile.TemporaryDirectory(prefix="dist-train-bench-") as folder:
         times = run_ranks(
             measure_checkpoints, options.ranks, 3600, args=(options.rounds, options.mib, folder)

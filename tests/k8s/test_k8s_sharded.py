@@ -21,11 +21,11 @@ SHORT = (
 
 
 @pytest.mark.proves(
-    "The language model, spread over 2 pods x 2 ranks by fsdp, hsdp and pipeline, ends with the local "
-    "run's bits",
+    "The language model, spread over 2 pods x 2 ranks by fsdp, hsdp, tensor_parallel, "
+    "fsdp_tensor_parallel and pipeline, ends with the local run's bits",
     limits="an emulated Kubernetes whose pods are real processes",
 )
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "pipeline"])
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "tensor_parallel", "fsdp_tensor_parallel", "pipeline"])
 def test_the_language_model_ends_with_the_local_runs_bits(
     cluster: KubernetesCluster, tmp_path: Path, strategy: str
 ) -> None:

@@ -22,10 +22,10 @@ SHORT = (
 
 
 @pytest.mark.proves(
-    "The language model, spread over 2 nodes x 2 ranks by fsdp, hsdp and pipeline on Slurm, ends with the "
-    "local bits",
+    "The language model, spread over 2 nodes x 2 ranks by fsdp, hsdp, tensor_parallel, "
+    "fsdp_tensor_parallel and pipeline on Slurm, ends with the local bits",
 )
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "pipeline"])
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "tensor_parallel", "fsdp_tensor_parallel", "pipeline"])
 def test_the_language_model_ends_with_the_local_runs_bits(
     slurm: SlurmCluster, tmp_path: Path, strategy: str
 ) -> None:
