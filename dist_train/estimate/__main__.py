@@ -5,29 +5,16 @@ It reads one JSON object from stdin (the config's text, the folder of its module
 
 from __future__ import annotations
 
-import json
-import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from dist_train.config.load import load_text
 from dist_train.errors import DistTrainError, ExitCode
+from dist_train.estimate.child_answer import answer_by
 
 
-def main() -> int:
-    """Print the record, or `{what, cause, hint}` of an error; return the exit code."""
-    asked: dict[str, Any] = json.load(sys.stdin)
-    # What the user's modules print would break the answer.
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.insert(0, asked["folder"])
-    code, record = respond(asked)
-    with answer:
-        json.dump(record, answer)
-    return code
-
-
-def respond(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def respond(asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return exit code and answer. Exceptions of the user's own model, data or optimizer are not caught.
 
     Args:
@@ -48,4 +35,4 @@ def respond(asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_by(respond))

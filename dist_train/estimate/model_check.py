@@ -7,8 +7,6 @@ The command line starts it as a process of its own, which reads one JSON object 
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +17,7 @@ from dist_train.config.load import load_text
 from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError, DistTrainError, ExitCode
 from dist_train.estimate.activation_memory import activation_memory
+from dist_train.estimate.child_answer import answer_by
 from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import make_shape_model
 from dist_train.strategies.rank_memory import as_on_a_rank, computes_with_parts, memory_of
@@ -29,19 +28,6 @@ from dist_train.trainer.pretrained import unstarted
 
 # One sample may hide a dimension: [1, n] broadcasts.
 _SAMPLES = 2
-
-
-def main() -> int:
-    """Print the answer; return the exit code."""
-    asked: dict[str, Any] = json.load(sys.stdin)
-    # What the user's modules print would break the answer.
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.insert(0, asked["folder"])
-    code, record = respond(asked)
-    with answer:
-        json.dump(record, answer)
-    return code
 
 
 def respond(asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -111,4 +97,4 @@ def _said(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_by(respond))
