@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sharded_training import LAYOUTS, Layout, load, save
+from warm_commands.once_for_all_workers import once_for_all_workers
 
 from dist_train.checkpoint.format.manifest import parse_manifest
 from dist_train.checkpoint.store.verify import verify_checkpoint
@@ -19,12 +20,17 @@ Written = dict[str, tuple[Path, dict[str, str], str]]
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """The checkpoint of each layout: its folder, the whole state's digests, weights_hash."""
+    found = once_for_all_workers(tmp_path_factory, "layouts", write_all)
+    return {name: (Path(folder), state, weights) for name, (folder, state, weights) in found.items()}
+
+
+def write_all(parent: Path) -> dict[str, tuple[str, dict[str, str], str]]:
     found = {}
     for layout in LAYOUTS:
-        folder = tmp_path_factory.mktemp(layout.name)
+        folder = parent / layout.name
         ranks = run_ranks(save, layout.ranks, args=(layout, folder))
         assert all(rank == ranks[0] for rank in ranks), "the ranks disagree on the whole state"
-        found[layout.name] = (folder, ranks[0][0], ranks[0][1]["weights"])
+        found[layout.name] = (str(folder), ranks[0][0], ranks[0][1]["weights"])
     return found
 
 

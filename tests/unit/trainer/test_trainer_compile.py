@@ -104,7 +104,7 @@ def blocks(folder: Path, how: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.proof)])
 def test_compiled_blocks_keep_names_and_losses_also_recomputed_and_sharded(
     tmp_path: Path, strategy: str
 ) -> None:

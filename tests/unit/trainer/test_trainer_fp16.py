@@ -25,7 +25,12 @@ HSDP = "strategy={name: hsdp, options: {replicate: 2}}"
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("ranks", "strategy"), [(1, "strategy=ddp"), (2, "strategy=ddp"), (2, "strategy=fsdp")]
+    ("ranks", "strategy"),
+    [
+        (1, "strategy=ddp"),
+        (2, "strategy=ddp"),
+        pytest.param(2, "strategy=fsdp", marks=pytest.mark.proof),
+    ],
 )
 def test_overflows_leave_steps_out_and_the_loss_falls_as_in_fp32(
     tmp_path: Path, ranks: int, strategy: str
