@@ -21,6 +21,7 @@ from dist_train.strategies.stages.activations import (
 from dist_train.strategies.stages.model_layers import Layer
 from dist_train.strategies.stages.stage_cut import StageCut
 from dist_train.strategies.stages.stage_mesh import StageGroups, StageMesh
+from dist_train.strategies.stages.stage_random import numbers_alike, numbers_of_stage
 
 T = TypeVar("T")
 # Messages that an evaluation has on its way: a stage is not ahead of the next one by more.
@@ -148,13 +149,15 @@ class Pipeline:
     def _through_stage(self, current: StagePass, args: Any, kwargs: Any) -> Any:
         self.layers.training = self.layers.model.training
         if self.is_first:
-            output = self.layers(*args, **kwargs)
+            with numbers_of_stage(self.stage):
+                output = self.layers(*args, **kwargs)
         else:
             groups = self.groups
             value, current.received = receive_output(
                 self.previous, groups.headers, groups.forward, self.device
             )
-            output = self.layers(value)
+            with numbers_of_stage(self.stage):
+                output = self.layers(value)
         if not self.is_last:
             groups = self.groups
             current.returned = send_output(
@@ -218,7 +221,7 @@ def once_per_stage(module: nn.Module, compute: Callable[[], T]) -> T | None:
         return compute()
     if pipeline._current is not None:
         return _checked(pipeline._current, compute)
-    with pipeline.one_pass() as current:
+    with pipeline.one_pass() as current, numbers_alike():
         return _checked(current, compute)
 
 

@@ -21,7 +21,7 @@ from dist_train.strategies.stages.action_order import action_order
 from dist_train.strategies.stages.activations import receive
 from dist_train.strategies.stages.pipeline_module import Pipeline, StagePass, pipeline_of
 from dist_train.strategies.stages.stage_gradients import finish_gradients
-from dist_train.strategies.stages.stage_random import numbers_of_stage
+from dist_train.strategies.stages.stage_random import begin_micro_batch, numbers_alike
 
 B = TypeVar("B")
 
@@ -48,8 +48,8 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             cause="with fewer micro-batches than stages some of them never work at the same time",
             hint=f"trainer.accumulate={stages} or more (a loop of its own: so many batches per step)",
         )
-    step = _Step(pipeline, module, batches, work)
-    with numbers_of_stage(pipeline.stage):
+    with numbers_alike() as first:
+        step = _Step(pipeline, module, batches, work, first)
         for action in action_order(pipeline.schedule, pipeline.stage, stages, len(batches)):
             if action.kind == "forward":
                 step.forward(action.micro)
@@ -61,13 +61,19 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
 
 class _Step(Generic[B]):
     def __init__(
-        self, pipeline: Pipeline, module: nn.Module, batches: Sequence[B], work: MicroBatchWork[B]
+        self,
+        pipeline: Pipeline,
+        module: nn.Module,
+        batches: Sequence[B],
+        work: MicroBatchWork[B],
+        first: int,
     ) -> None:
-        self._pipeline, self._batches, self._work = pipeline, batches, work
+        self._pipeline, self._batches, self._work, self._first = pipeline, batches, work, first
         self._units = sharded_modules(module)
         self._passes: dict[int, tuple[StagePass, Tensor]] = {}
 
     def forward(self, micro: int) -> None:
+        begin_micro_batch(self._first, micro)
         with self._pipeline.one_pass() as current:
             loss = self._work.loss(self._batches[micro])
         if current.calls != 1:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ import dist_train as dt
 from dist_train.errors import ConfigError, UsageError
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.pipeline import PipelineOptions, PipelineStrategy
+from dist_train.strategies.stages.pipeline_module import once_per_stage
 from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
 
@@ -93,6 +97,32 @@ def test_stages_draw_unlike_numbers_in_a_step_and_the_same_outside_of_it() -> No
     assert (before, after) == (before_too, after_too)
     assert len(set(masks + masks_too)) == 8
     assert run_ranks(draw, 2)[1] == (before, masks_too, after)
+
+
+def noise_of_the_loss(evaluating: bool) -> float:
+    """The model's input and its loss have the same noise: with the identity as model the loss is 0."""
+    with dt.init(device="cpu", seed=3, timeout_s=30):
+        layers = [nn.Linear(3, 3), nn.Identity(), nn.Linear(3, 3)]
+        for layer in (layers[0], layers[2]):
+            nn.init.eye_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        model = dt.prepare(nn.Sequential(*layers[:2], nn.Dropout(0.0), layers[2]), "pipeline")
+
+        def loss_sum(model: nn.Module, x: Tensor) -> Tensor:
+            noise = torch.randn_like(x) + random.random() + np.random.rand()
+            loss = (model(x + noise) - x - noise).abs().sum()
+            return loss + 0 * torch.rand(())  # what the last stage draws alone moves nobody
+
+        if evaluating:
+            with torch.no_grad():
+                found = [once_per_stage(model, partial(loss_sum, model, x)) for x in BATCHES]
+            return sum(float(loss) for loss in found if loss is not None)
+        return dt.forward_backward(model, BATCHES, loss_sum, [2] * 4)
+
+
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_what_calls_the_model_draws_the_same_numbers_on_every_stage(evaluating: bool) -> None:
+    assert run_ranks(noise_of_the_loss, 2, args=(evaluating,)) == pytest.approx([0, 0], abs=1e-4)
 
 
 def buffers_of_copies() -> tuple[list[float], int]:

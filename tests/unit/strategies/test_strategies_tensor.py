@@ -188,6 +188,50 @@ class _Fused(nn.Module):
         return x + self.down(hidden)
 
 
+class _Scaled(nn.Module):
+    """A slope and a gate between a colwise and a rowwise layer, each whole on every rank."""
+
+    def __init__(self, inside: str) -> None:
+        super().__init__()
+        self.up, self.down, self.inside = nn.Linear(6, 8), nn.Linear(8, 6), inside
+        self.slope, self.gate = nn.PReLU(), nn.Linear(6, 1)
+        nn.init.zeros_(self.down.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.up(x)
+        hidden = self.slope(hidden) if self.inside == "slope" else hidden.tanh()
+        hidden = hidden * self.gate(x) if self.inside == "gate" else hidden
+        return x * self.gate(x) + self.slope(self.down(hidden))
+
+
+def gradients_of_parts(strategy: str, inside: str) -> str:
+    with dt.init(device="cpu", seed=0, timeout_s=20):
+        torch.manual_seed(0)
+        model = dt.prepare(_Scaled(inside), strategy, plan={"up": "colwise", "down": "rowwise"})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            for step in range(3):  # the rowwise weight is zero at first, and so is what comes before it
+                optimizer.zero_grad()
+                x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
+                model(x).square().sum().backward()
+                optimizer.step()
+        except UsageError as error:
+            return str(error)
+        return "trained"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("strategy", "ranks", "tensor", "shard"), BOTH)
+@pytest.mark.parametrize(
+    ("inside", "said"), [("", "trained"), ("slope", "'slope.weight'"), ("gate", "'gate.")]
+)
+def test_a_whole_weight_between_cut_layers_is_refused_where_its_gradient_is_of_a_part(
+    strategy: str, ranks: int, tensor: int, shard: int, inside: str, said: str
+) -> None:
+    for found in run_ranks(gradients_of_parts, ranks, args=(strategy, inside)):
+        assert said in found
+
+
 def wrong_plan(strategy: str, style: str, normed: bool) -> str:
     with dt.init(device="cpu", seed=0, timeout_s=20):
         torch.manual_seed(0)
