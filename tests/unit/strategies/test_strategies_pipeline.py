@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import dist_train as dt
+from dist_train.config.schema import ParameterGroup
 from dist_train.errors import ConfigError, UsageError
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.pipeline import PipelineOptions, PipelineStrategy
 from dist_train.strategies.stages.pipeline_module import once_per_stage
 from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
+from dist_train.trainer.parameter_groups import grouped
 
 pytestmark = pytest.mark.multiprocess
 BATCHES = [torch.full((2, 3), float(i)) for i in range(1, 5)]
@@ -123,6 +125,30 @@ def noise_of_the_loss(evaluating: bool) -> float:
 @pytest.mark.parametrize("evaluating", [False, True])
 def test_what_calls_the_model_draws_the_same_numbers_on_every_stage(evaluating: bool) -> None:
     assert run_ranks(noise_of_the_loss, 2, args=(evaluating,)) == pytest.approx([0, 0], abs=1e-4)
+
+
+class Shifted(nn.Sequential):
+    """A model that has a parameter itself."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 3), nn.Linear(3, 3))
+        self.shift = nn.Parameter(torch.zeros(3))
+
+    def pipeline_layers(self) -> list[Any]:
+        return [(lambda x: self[0](x) + self.shift, ("0", "shift")), self[1]]
+
+
+def groups_by_class(pattern: str) -> list[int]:
+    with dt.init(device="cpu", timeout_s=30):
+        model = dt.prepare(Shifted(), "pipeline")
+        groups = [ParameterGroup(modules=[pattern], args={"lr": 0.1})]
+        return [len(group["params"]) for group in grouped(model, groups)]
+
+
+def test_parameter_groups_know_the_class_of_the_model_itself() -> None:
+    assert run_ranks(groups_by_class, 2, args=("Shifted",)) == [[4, 1]] * 2
+    with pytest.raises(RanksFailed, match="no module with parameters is a 'Pipeline"):
+        run_ranks(groups_by_class, 2, args=("Pipeline*",))
 
 
 def buffers_of_copies() -> tuple[list[float], int]:

@@ -15,6 +15,7 @@ from dist_train.distributed.parameter_shards import own_part
 from dist_train.errors import ConfigError, UsageError
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.base import places_of
+from dist_train.strategies.blocks.activation_checkpointing import checkpoint_activations
 from dist_train.strategies.prepare import check_options, load_strategy
 from dist_train.strategies.strategy_fit import fit_strategy
 from dist_train.strategies.tensor_cut.tensor_plan import check_plan, plan_cuts
@@ -230,6 +231,45 @@ def test_a_whole_weight_between_cut_layers_is_refused_where_its_gradient_is_of_a
 ) -> None:
     for found in run_ranks(gradients_of_parts, ranks, args=(strategy, inside)):
         assert said in found
+
+
+class _Scales(nn.Module):
+    """Cut layers and weights that every rank has whole, in modules and beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
+        self.gain = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.gain * self.down(self.up(self.norm(x)).tanh())
+
+
+def checkpointed_steps(strategy: str, options: dict[str, Any]) -> list[float]:
+    with dt.init(device="cpu", seed=0, timeout_s=20):
+        torch.manual_seed(0)
+        plain = nn.Sequential(_Scales(), _Scales()).double()
+        model = dt.prepare(checkpoint_activations(plain, ["_Scales"]), strategy, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.linspace(-1, 2, 24).double().view(4, 6)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        return losses
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("strategy", "ranks", "tensor", "shard"), BOTH)
+def test_activations_of_blocks_with_whole_weights_are_computed_again(
+    strategy: str, ranks: int, tensor: int, shard: int
+) -> None:
+    (expected,) = run_ranks(checkpointed_steps, 1, args=("single", {}))
+    plan = {"*.up": "colwise", "*.down": "rowwise"}
+    for found in run_ranks(checkpointed_steps, ranks, args=(strategy, {"plan": plan})):
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def wrong_plan(strategy: str, style: str, normed: bool) -> str:
