@@ -53,7 +53,7 @@ class WholeGradients:
             full = f"{path}.{name}".lstrip(".")
             raise UsageError(
                 f"the ranks of a tensor group have unlike gradients of '{full}', which each has whole",
-                cause="between a colwise and a rowwise layer, where it is used, each rank has features of its own",
+                cause="it is used between a colwise and a rowwise layer, where ranks have unlike features",
                 hint="leave the layers around it out of the plan",
             )
 
