@@ -68,10 +68,11 @@ def sharded_modules(module: nn.Module) -> list[FSDPModule]:
 
 
 def plain_class(module: nn.Module) -> type:
-    """Return a module's class as its program knows it: fully_shard puts one of its own in its place."""
+    """Return a module's class as its program knows it: fully_shard and a pipeline put another there."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     own = type(module)
-    return own.__bases__[1] if kind is not None and own.__bases__[0] is kind else own
+    changed = holds_one_stage(module) or (kind is not None and own.__bases__[0] is kind)
+    return own.__bases__[1] if changed else own
 
 
 def reshard(module: nn.Module) -> None:

@@ -73,7 +73,7 @@ def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     first = cast("Any", type(module)).forward
     if not torch.is_grad_enabled():
         return first(module, *args, **kwargs)
-    if torch.compiler.is_compiling() or not (_slots(module) or _modes()):
+    if torch.compiler.is_compiling() or not (_slots(module) or _modes() or _own_parts(module)):
         return checkpoint(first, module, *args, use_reentrant=False, **kwargs)
     return checkpoint(_SameRuns(module, first), *args, use_reentrant=False, **kwargs)
 
@@ -81,20 +81,22 @@ def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 class _SameRuns:
     """A forward that runs once to compute and once more, or never, to recompute.
 
-    Both runs have the same buffers, and the same modes (`with torch.device(…)`): within a backward pass torch
-    has none.
+    Both runs have the same buffers, the same modes (`with torch.device(…)`): within a backward pass torch
+    has none; and the same tensors in the place of parameters, which tensor parallelism puts there while the
+    model runs.
     """
 
     def __init__(self, module: nn.Module, first: Any) -> None:
         self._module = module
         self._forward = first
         self._modes: list[overrides.TorchFunctionMode] = _modes()
+        self._parts = _own_parts(module)
         # Of those that the first run has changed: values of before it.
         self._before: dict[_Slot, Tensor] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._before is not None:
-            with self._buffers_of_before(), ExitStack() as modes:
+            with self._buffers_of_before(), self._parts_of_before(), ExitStack() as modes:
                 for mode in self._modes:
                     modes.enter_context(mode)
                 return self._forward(self._module, *args, **kwargs)
@@ -120,6 +122,26 @@ class _SameRuns:
         finally:
             for (owner, name), buffer in now.items():
                 owner._buffers[name] = buffer
+
+    @contextmanager
+    def _parts_of_before(self) -> Iterator[None]:
+        missing = [(slot, part) for slot, part in self._parts.items() if slot[1] not in slot[0].__dict__]
+        for (owner, name), part in missing:
+            owner.__dict__[name] = part
+        try:
+            yield
+        finally:
+            for (owner, name), _ in missing:
+                del owner.__dict__[name]
+
+
+def _own_parts(module: nn.Module) -> dict[_Slot, Any]:
+    return {
+        (owner, name): owner.__dict__[name]
+        for owner in module.modules()
+        for name in owner._parameters
+        if name in owner.__dict__
+    }
 
 
 def _modes() -> list[overrides.TorchFunctionMode]:

@@ -18,6 +18,7 @@ from dist_train.distributed.pytree import map_tensors
 from dist_train.errors import UsageError
 from dist_train.strategies.tensor_cut.layer_hooks import LayerMode
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
+from dist_train.strategies.tensor_cut.whole_gradients import WholeGradients
 from dist_train.strategies.tensor_cut.whole_layers import compare_with_whole_layers
 from dist_train.strategies.warmup import trained_tensors
 
@@ -39,8 +40,12 @@ _OUTPUTS = (
 
 
 def check_first_forward(model: nn.Module, group: TensorGroup, mode: LayerMode) -> None:
-    """Compare inputs, results and outputs of the first forward pass that trains (collective in the group)."""
+    """Compare inputs, results and outputs of the first forward pass that trains (collective in the group).
+
+    Then the gradients of whole parameters, where the first backward pass has them.
+    """
     _FirstForward(group, mode).watch(model)
+    mode.gradients = WholeGradients(model, group)
 
 
 class _FirstForward:

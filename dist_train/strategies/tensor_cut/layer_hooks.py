@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup, joined, summed, to_all
 from dist_train.strategies.tensor_cut.tensor_plan import CutLayer
+from dist_train.strategies.tensor_cut.whole_gradients import WholeGradients
 
 Slot = tuple[nn.Module, str]
 
@@ -29,10 +30,12 @@ class LayerMode:
     Args:
         whole: with whole parameters, which each layer gathers, and without exchanges: for a comparison.
         inputs: gets the inputs of rowwise layers by name, while they are compared.
+        gradients: compares those of parameters that each rank has whole.
     """
 
     whole: bool = False
     inputs: list[tuple[str, Tensor]] | None = None
+    gradients: WholeGradients | None = None
 
 
 class OwnParts:
@@ -62,6 +65,8 @@ class OwnParts:
                 # The gradient of a copy is the same on all ranks: each has the whole layer's input.
                 part = parameter.to_local(grad_placements=parameter.placements)
                 owner.__dict__[name] = parameter.full_tensor() if self._mode.whole else part
+                if self._mode.gradients and all(p.is_replicate() for p in parameter.placements):
+                    self._mode.gradients.watch(owner, name, part)
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth -= 1

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import dist_train as dt
+from dist_train.config.schema import ParameterGroup
 from dist_train.errors import ConfigError, UsageError
 from dist_train.models.transformer import ByteTransformer
 from dist_train.strategies.pipeline import PipelineOptions, PipelineStrategy
+from dist_train.strategies.stages.pipeline_module import once_per_stage
 from dist_train.testing import run_ranks
 from dist_train.testing.ranks import RanksFailed
+from dist_train.trainer.parameter_groups import grouped
 
 pytestmark = pytest.mark.multiprocess
 BATCHES = [torch.full((2, 3), float(i)) for i in range(1, 5)]
@@ -103,6 +109,56 @@ def test_stages_draw_unlike_numbers_in_their_layers_and_the_same_ones_elsewhere(
     assert len(set(masks + masks_too)) == 10
     assert len(set(chosen)) == 4
     assert run_ranks(draw, 2)[1] == (outside, masks_too, chosen)
+
+
+def noise_of_the_loss(evaluating: bool) -> float:
+    """The model's input and its loss have the same noise: with the identity as model the loss is 0."""
+    with dt.init(device="cpu", seed=3, timeout_s=30):
+        layers = [nn.Linear(3, 3), nn.Identity(), nn.Linear(3, 3)]
+        for layer in (layers[0], layers[2]):
+            nn.init.eye_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        model = dt.prepare(nn.Sequential(*layers[:2], nn.Dropout(0.0), layers[2]), "pipeline")
+
+        def loss_sum(model: nn.Module, x: Tensor) -> Tensor:
+            noise = torch.randn_like(x) + random.random() + np.random.rand()
+            loss = (model(x + noise) - x - noise).abs().sum()
+            return loss + 0 * torch.rand(())  # what the last stage draws alone moves nobody
+
+        if evaluating:
+            with torch.no_grad():
+                found = [once_per_stage(model, partial(loss_sum, model, x)) for x in BATCHES]
+            return sum(float(loss) for loss in found if loss is not None)
+        return dt.forward_backward(model, BATCHES, loss_sum, [2] * 4)
+
+
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_what_calls_the_model_draws_the_same_numbers_on_every_stage(evaluating: bool) -> None:
+    assert run_ranks(noise_of_the_loss, 2, args=(evaluating,)) == pytest.approx([0, 0], abs=1e-4)
+
+
+class Shifted(nn.Sequential):
+    """A model that has a parameter itself."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 3), nn.Linear(3, 3))
+        self.shift = nn.Parameter(torch.zeros(3))
+
+    def pipeline_layers(self) -> list[Any]:
+        return [(lambda x: self[0](x) + self.shift, ("0", "shift")), self[1]]
+
+
+def groups_by_class(pattern: str) -> list[int]:
+    with dt.init(device="cpu", timeout_s=30):
+        model = dt.prepare(Shifted(), "pipeline")
+        groups = [ParameterGroup(modules=[pattern], args={"lr": 0.1})]
+        return [len(group["params"]) for group in grouped(model, groups)]
+
+
+def test_parameter_groups_know_the_class_of_the_model_itself() -> None:
+    assert run_ranks(groups_by_class, 2, args=("Shifted",)) == [[4, 1]] * 2
+    with pytest.raises(RanksFailed, match="no module with parameters is a 'Pipeline"):
+        run_ranks(groups_by_class, 2, args=("Pipeline*",))
 
 
 def buffers_of_copies() -> tuple[list[float], int]:
