@@ -110,6 +110,21 @@ def test_a_score_that_is_a_tensor_is_that_of_the_call(
     assert '"score":1.0' in (committed.path / "state.json").read_text()
 
 
+def test_another_manager_does_not_remove_what_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, held = manager(tmp_path), manager(tmp_path), Held(monkeypatch, "fsync")
+    first.start_save(1, {"x": 1})
+    for save in (second.save, second.start_save):
+        with pytest.raises(CheckpointWriteError, match="is still writing in"):
+            save(2, {"x": 2})
+    held.release()
+    committed = first.wait()
+    assert committed is not None
+    assert verify_checkpoint(committed.path).ok
+    assert second.save(2, {"x": 2}).step == 2
+
+
 def test_the_next_save_does_not_change_what_is_still_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
