@@ -203,9 +203,10 @@ class CheckpointManager:
         context, beside = self._context(control), self._background.control_beside(control)
         staged = on_every_rank(control, lambda: stage(prepared, self._background.buffer, control.rank))
         times = SaveTimes(started, time.perf_counter() - started, span_clock().sums())
-        pending = PendingSave(
-            step, times.stalled(), lambda: self._write(beside, staged, times, context, no_progress)
+        write = self._process_writer.in_background(
+            lambda: self._write(beside, staged, times, context, no_progress)
         )
+        pending = PendingSave(step, times.stalled(), write)
         self._background.begin(pending, self._leave)
         return pending
 

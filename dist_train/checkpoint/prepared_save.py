@@ -114,7 +114,7 @@ def prepare_save(
         own_state,
         compared,
         facts.position(collected),
-        facts.score,
+        None if facts.score is None else float(facts.score),  # a tensor may change while it is written
         gather_per_rank(control, own),
         parts,
     )

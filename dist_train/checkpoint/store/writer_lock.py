@@ -10,11 +10,14 @@ import errno
 import fcntl
 import logging
 import os
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from dist_train.errors import CheckpointWriteError
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LOCK = ".writer.lock"
@@ -23,6 +26,8 @@ _held: dict[tuple[int, str], int] = {}
 
 # (process, location) -> number of the manager that saved there last.
 _saved_last: dict[tuple[int, str], int] = {}
+# (process, location) -> number of the manager whose save is being written there in the background.
+_writing: dict[tuple[int, str], int] = {}
 _numbers = count()
 
 
@@ -42,9 +47,15 @@ class ProcessWriter:
         """Become the one that saves here.
 
         Raises:
-            CheckpointWriteError: this one has been, and a later one has saved since.
+            CheckpointWriteError: this one has been, and a later one has saved since; or another one is still
+                writing here: what it writes would be removed as a leftover.
         """
-        key = (os.getpid(), os.path.realpath(self._location))
+        key = self._key
+        if _writing.get(key, self._number) != self._number:
+            raise CheckpointWriteError(
+                f"another CheckpointManager of this process is still writing in {self._location}",
+                hint="call its wait() first; or save with one manager, or give each its own directory",
+            )
         if self._has_saved and _saved_last.get(key, self._number) != self._number:
             raise CheckpointWriteError(
                 f"another CheckpointManager of this process now saves in {self._location}",
@@ -54,6 +65,27 @@ class ProcessWriter:
             )
         self._has_saved = True
         _saved_last[key] = self._number
+
+    def in_background(self, write: Callable[[], T]) -> Callable[[], T]:
+        """Let no other manager of this process save here until the returned function, called once, ends.
+
+        Args:
+            write: writes a checkpoint; of any thread.
+        """
+        key = self._key
+        _writing[key] = self._number
+
+        def written() -> T:
+            try:
+                return write()
+            finally:
+                del _writing[key]
+
+        return written
+
+    @property
+    def _key(self) -> tuple[int, str]:
+        return os.getpid(), os.path.realpath(self._location)
 
 
 def hold_writer_lock(directory: Path, holder: str) -> str | None:

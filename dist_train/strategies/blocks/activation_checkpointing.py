@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MethodType
 from typing import Any, cast
 
@@ -73,9 +74,10 @@ def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     first = cast("Any", type(module)).forward
     if not torch.is_grad_enabled():
         return first(module, *args, **kwargs)
+    # Bound here: torch's checkpoint would take keywords such as `debug` for its own.
     if torch.compiler.is_compiling() or not (_slots(module) or _modes() or _own_parts(module)):
-        return checkpoint(first, module, *args, use_reentrant=False, **kwargs)
-    return checkpoint(_SameRuns(module, first), *args, use_reentrant=False, **kwargs)
+        return checkpoint(partial(first, module, **kwargs), *args, use_reentrant=False)
+    return checkpoint(partial(_SameRuns(module, first), **kwargs), *args, use_reentrant=False)
 
 
 class _SameRuns:

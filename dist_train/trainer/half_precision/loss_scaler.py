@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dist_train.checkpoint.run_context import current_control
 from dist_train.distributed.control_group import Control
 from dist_train.distributed.finite_numbers import number_of
 from dist_train.distributed.parameter_shards import own_part
-from dist_train.distributed.run import current
 from dist_train.errors import ConfigError, UsageError
 
 # Below it gradients overflow that are hardly scaled: no scale would help.
@@ -49,7 +49,7 @@ class LossScaler:
         growth_factor: by which it grows, > 1.
         backoff_factor: by which it falls after an overflow, between 0 and 1; never below 1.
         growth_interval: steps without an overflow before it grows.
-        control: all ranks; None: those of the run.
+        control: all ranks; None: those of the run that there is at the first step.
 
     Raises:
         ConfigError: a number that is out of its range.
@@ -73,17 +73,19 @@ class LossScaler:
                 hint="initial at least 1, growth_factor above 1, backoff_factor between 0 and 1, "
                 "growth_interval at least 1",
             )
-        run = current() if control is None else None
-        self._control = control or (Control() if run is None else run.control)
+        self._control = control
         self._growth, self._backoff, self._interval = growth_factor, backoff_factor, growth_interval
-        self._verdict: Verdict | None = None
+        # Since the last update(); a step without an entry there takes the scale out first.
+        self._verdicts: dict[Optimizer, Verdict] = {}
+        self._ended: set[Optimizer] = set()
         self.factor = float(initial)
         self.good_steps = 0
         self.skipped = 0
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss times the scale."""
-        return loss * self.factor
+        """The loss times the scale; one in float16 as float32, in which it does not overflow."""
+        wide = loss.float() if loss.dtype == torch.float16 else loss
+        return wide * self.factor
 
     def unscale_(self, optimizer: Optimizer, losses: Iterable[Tensor] = ()) -> Verdict:
         """Divide the optimizer's gradients by the scale; collective, and the host waits for the device.
@@ -92,10 +94,12 @@ class LossScaler:
             losses: of this rank; one that is not finite is no overflow of the scale's making.
 
         Raises:
-            UsageError: a second call in one step, or gradients in float16.
+            UsageError: a second call for this optimizer in one step, or gradients in float16.
+            ConfigError: there are several ranks and no run.
         """
-        if self._verdict is not None:
+        if optimizer in self._verdicts:
             raise UsageError("LossScaler.unscale_: called twice", hint="call scaler.update() after each step")
+        control = self._control or current_control()
         gradients = [own_part(p.grad) for p in _parameters(optimizer) if p.grad is not None]
         if any(gradient.dtype == torch.float16 for gradient in gradients):
             raise UsageError(
@@ -104,26 +108,40 @@ class LossScaler:
                 hint="keep the weights in float32, and compute in fp16 by autocast",
             )
         with torch.no_grad():
-            torch._foreach_mul_(gradients, 1.0 / self.factor)
+            if gradients:
+                torch._foreach_mul_(gradients, 1.0 / self.factor)
             found = Verdict.FINITE if bool(torch.isfinite(number_of(gradients))) else Verdict.OVERFLOW
             if not all(bool(torch.isfinite(loss)) for loss in losses):
                 found = Verdict.LOSS_NOT_FINITE
-        self._verdict = Verdict(self._control.max_int(int(found)))
-        return self._verdict
+        verdict = self._verdicts[optimizer] = Verdict(control.max_int(int(found)))
+        return verdict
 
     def step(self, optimizer: Optimizer) -> bool:
-        """The optimizer's step, unless a gradient is not finite on any rank; whether it was made."""
-        verdict = self._verdict
-        if verdict is None:
-            verdict = self.unscale_(optimizer)
+        """The optimizer's step, unless a gradient of it is not finite on any rank; whether it was made.
+
+        Raises:
+            UsageError: as unscale_(), or a second step of this optimizer without update() in between.
+        """
+        if optimizer in self._ended:
+            raise UsageError(
+                "LossScaler.step: called twice for one optimizer without update()",
+                cause="the scale would stay in the gradients",
+                hint="call scaler.update() once after each step, after the last of several optimizers",
+            )
+        verdict = self._verdicts[optimizer] if optimizer in self._verdicts else self.unscale_(optimizer)
+        self._ended.add(optimizer)
         if verdict is not Verdict.FINITE:
             return False
         optimizer.step()
         return True
 
     def update(self) -> None:
-        """Let the scale fall after an overflow, or grow after enough steps without one."""
-        verdict, self._verdict = self._verdict, None
+        """Let the scale fall after an overflow, or grow after enough steps without one.
+
+        Call it once per step: of several optimizers after the last one's.
+        """
+        verdict = max(self._verdicts.values(), default=None)
+        self._forget()
         if verdict is Verdict.OVERFLOW:
             self.factor = max(SMALLEST, self.factor * self._backoff)
             self.good_steps = 0
@@ -142,7 +160,10 @@ class LossScaler:
         """Go on with this scale."""
         self.factor, self.good_steps = float(state["factor"]), int(state["good_steps"])
         self.skipped = int(state["skipped"])
-        self._verdict = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._verdicts, self._ended = {}, set()
 
 
 def _parameters(optimizer: Optimizer) -> Iterable[nn.Parameter]:

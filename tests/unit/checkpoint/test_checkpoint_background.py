@@ -98,6 +98,33 @@ def test_what_is_changed_after_start_save_is_not_saved(
     assert again["extra_tensor"].tolist() == torch.arange(12.0).reshape(3, 4).t().tolist()
 
 
+def test_a_score_that_is_a_tensor_is_that_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves, held, score = manager(tmp_path, keep_best=1), Held(monkeypatch), torch.tensor(1.0)
+    saves.start_save(1, {"x": 1}, score=score)
+    score.fill_(9)
+    held.release()
+    committed = saves.wait()
+    assert committed is not None
+    assert '"score":1.0' in (committed.path / "state.json").read_text()
+
+
+def test_another_manager_does_not_remove_what_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, held = manager(tmp_path), manager(tmp_path), Held(monkeypatch, "fsync")
+    first.start_save(1, {"x": 1})
+    for save in (second.save, second.start_save):
+        with pytest.raises(CheckpointWriteError, match="is still writing in"):
+            save(2, {"x": 2})
+    held.release()
+    committed = first.wait()
+    assert committed is not None
+    assert verify_checkpoint(committed.path).ok
+    assert second.save(2, {"x": 2}).step == 2
+
+
 def test_the_next_save_does_not_change_what_is_still_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,20 @@ def test_an_own_loop_has_the_same_gradients_and_the_blocks_run_twice() -> None:
     assert model.state_dict().keys() == plain.state_dict().keys()
 
 
+class Shifted(nn.Linear):
+    """Its keywords have the names of those of torch.utils.checkpoint."""
+
+    def forward(self, x: torch.Tensor, *, debug: bool = False, function: float = 1.0) -> torch.Tensor:
+        return super().forward(x) * function + 100 * debug
+
+
+def test_a_module_gets_its_keywords_whatever_their_names() -> None:
+    plain = Shifted(2, 2)
+    model = dt.checkpoint_activations(nn.ModuleList([copy.deepcopy(plain)]))[0]  # type: ignore[index]
+    x = torch.ones(3, 2)
+    assert torch.equal(model(x, debug=True, function=2.0), plain(x, debug=True, function=2.0))
+
+
 def test_a_copy_of_the_model_computes_with_its_own_weights() -> None:
     model = dt.checkpoint_activations(Net(), ["layers.*"])
     other = copy.deepcopy(model)

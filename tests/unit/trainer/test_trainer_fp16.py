@@ -149,3 +149,54 @@ def test_what_does_not_fit_is_refused() -> None:
     optimizer, scaler = torch.optim.SGD(half.parameters()), dt.LossScaler()
     with pytest.raises(UsageError, match="gradients are in float16"):
         scaler.unscale_(optimizer)
+
+
+def two_optimizers(scaler: Any) -> list[float]:
+    torch.manual_seed(0)
+    models = [nn.Linear(4, 4), nn.Linear(4, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    for _ in range(2):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        scaler.scale(models[1](models[0](torch.ones(2, 4))).square().mean()).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    return [model.weight.sum().item() for model in models]
+
+
+def test_the_scale_is_taken_out_for_each_of_several_optimizers() -> None:
+    assert two_optimizers(dt.LossScaler(1024.0)) == two_optimizers(torch.amp.GradScaler("cpu", 1024.0))
+
+
+def test_a_step_without_update_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer, scaler = torch.optim.SGD([weight], 0.1), dt.LossScaler()
+    scaler.scale(weight.sum()).backward()
+    scaler.step(optimizer)
+    with pytest.raises(UsageError, match="twice for one optimizer without update"):
+        scaler.step(optimizer)
+
+
+def test_a_loss_in_float16_is_scaled_as_torch_scales_it() -> None:
+    loss = torch.tensor(2.0, dtype=torch.float16)
+    assert dt.LossScaler().scale(loss).item() == torch.amp.GradScaler("cpu").scale(loss).item() == 131072.0
+
+
+def scaler_before_init() -> tuple[bool, float]:
+    scaler = dt.LossScaler(1024.0)
+    with dt.init(device="cpu", seed=0, timeout_s=60) as run:
+        model = dt.prepare(nn.Linear(4, 4), "fsdp")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+        if run.rank == 1:
+            gradient: Any = next(model.parameters()).grad
+            gradient.to_local().fill_(torch.inf)
+        made = scaler.step(optimizer)
+        scaler.update()
+        return made, scaler.factor
+
+
+@pytest.mark.multiprocess
+def test_a_scaler_that_was_made_before_the_run_decides_with_all_ranks() -> None:
+    assert run_ranks(scaler_before_init, 2, 60) == [(False, 512.0)] * 2
