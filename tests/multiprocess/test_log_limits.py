@@ -45,12 +45,13 @@ def test_a_disk_that_logs_have_filled_costs_log_lines_and_not_the_run(tmp_path: 
     errors = (tmp_path / "err.txt").read_text()
     assert "code 0" in done.stdout, done.stdout + done.stderr + errors
     assert "Traceback" not in errors, errors
-    assert errors.count("No space left on device") == 2, errors
-    lost = re.search(r"(\d+) lines of rank 0's log were not kept", errors)
-    assert lost is not None, errors
+    # Once for each time that there was room again: a record that the run replaces gives some back.
+    lost = [int(count) for count in re.findall(r"(\d+) lines of rank 0's log were not kept", errors)]
+    assert lost, errors
+    assert errors.count("No space left on device") == 1 + len(lost), errors
     kept = [line for line in (tmp_path / "logs.txt").read_text().splitlines() if "line " in line]
     assert len(kept) > 10_000
-    assert len(kept) + int(lost[1]) == LINES
+    assert len(kept) + sum(lost) == LINES
     assert (tmp_path / "out.txt").read_text().count("\n") == LINES
     assert "done" in (tmp_path / "status.txt").read_text()
 
