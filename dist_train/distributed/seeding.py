@@ -1,8 +1,10 @@
-"""Derive an independent seed for every rank and purpose from the run's one seed."""
+"""Derive an independent seed for every rank and purpose from the run's one seed; keep the RNG state."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -72,3 +74,24 @@ class RankSeeding:
     def skip(self) -> None:
         """Make `begin` do nothing: this rank's own RNG state was restored from a checkpoint."""
         self._begun = True
+
+
+def cuda_in_use() -> bool:
+    """Return True once this process has initialized CUDA; the call does not initialize it."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def rng_kept() -> Iterator[None]:
+    """Put all RNG states back on the way out, also after an exception."""
+    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    # Only the current device: a rank uses no other.
+    cuda = torch.cuda.get_rng_state() if cuda_in_use() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)

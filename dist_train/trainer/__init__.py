@@ -22,7 +22,7 @@ callback_hooks     calls the callbacks of a run
 callback_rules     checks the rules: RNG state, collectives
 callbacks/         callbacks that a config can name
 records/           records of steps and evaluations
-rng_isolation      seeds, and the RNG state put back
+rng_isolation      seeds of the model and of the training
 training_position  step, epoch and samples
 console_messages   lines on rank 0's console
 write_result       result.json

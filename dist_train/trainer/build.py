@@ -29,6 +29,7 @@ from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.determinism import facts
 from dist_train.distributed.gradient_weights.exchange_time import measure_exchange
 from dist_train.distributed.run import Run
+from dist_train.distributed.seeding import rng_kept
 from dist_train.distributed.smallest_batch import watch_batch_norm
 from dist_train.errors import ConfigError
 from dist_train.observability.sink import SinkContext
@@ -61,7 +62,7 @@ from dist_train.trainer.records.metric_sums import Reducer
 from dist_train.trainer.records.step_records import Records
 from dist_train.trainer.records.straggler import OwnWork
 from dist_train.trainer.records.throughput import Pace
-from dist_train.trainer.rng_isolation import rng_kept, seed_for_training
+from dist_train.trainer.rng_isolation import seed_for_training
 from dist_train.trainer.step import Forward, Stepper
 from dist_train.trainer.trainer import Trainer
 from dist_train.trainer.training_position import Horizon

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as torch_dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dist_train.checkpoint.state.rng_state import cuda_in_use
 from dist_train.distributed.control_group import Control
+from dist_train.distributed.seeding import cuda_in_use
 from dist_train.errors import ConfigError
 
 # Checks that cost more than some microseconds: at the first calls of each hook, then at every n-th.

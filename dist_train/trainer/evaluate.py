@@ -10,8 +10,8 @@ from torch import nn
 
 from dist_train.data.loader import AnyLoader
 from dist_train.distributed.control_group import Control
+from dist_train.distributed.seeding import rng_kept
 from dist_train.trainer.records.metric_sums import Means, MetricSums, Reducer
-from dist_train.trainer.rng_isolation import rng_kept
 from dist_train.trainer.step import Forward
 
 

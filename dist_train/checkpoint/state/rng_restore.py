@@ -11,7 +11,6 @@ from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.state.rng_state import (
     ALWAYS,
     CUDA,
-    cuda_in_use,
     derive_cuda,
     derive_rng,
     restore_rng,
@@ -19,6 +18,7 @@ from dist_train.checkpoint.state.rng_state import (
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import current
+from dist_train.distributed.seeding import cuda_in_use
 from dist_train.errors import CheckpointError
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
+from dist_train.distributed.seeding import cuda_in_use
 from dist_train.errors import CheckpointError
 
 ALWAYS = ("python", "numpy", "torch")
@@ -52,11 +53,6 @@ def derive_cuda(seed: int, step: int, rank: int) -> None:
     """Seed the GPU's generator alone, where one is in use."""
     if cuda_in_use():
         torch.cuda.manual_seed(_key(CUDA, seed, step, rank) >> 64)
-
-
-def cuda_in_use() -> bool:
-    """Return True once this process has initialized CUDA; the call does not initialize it."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def _key(generator: str, seed: int, step: int, rank: int) -> int:

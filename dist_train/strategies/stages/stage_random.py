@@ -12,14 +12,12 @@ those of the layers by the stage; the state of before is put back behind each.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
-from dist_train.distributed.seeding import derive, seed_all
+from dist_train.distributed.seeding import derive, rng_kept, seed_all
 
 
 def draw_seed() -> int:
@@ -30,15 +28,6 @@ def draw_seed() -> int:
 @contextmanager
 def seeded(seed: int, *purpose: int) -> Iterator[None]:
     """Draw from generators of this purpose inside the block."""
-    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    cuda = torch.cuda.get_rng_state() if in_use else None
-    seed_all(derive(seed, *purpose) >> 1, 0)
-    try:
+    with rng_kept():
+        seed_all(derive(seed, *purpose) >> 1, 0)
         yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda)
