@@ -21,6 +21,7 @@ FOLDERS = ("dist_train", "launchers", "tests", "examples", "benchmarks", ".ci")
 
 # Any of the words, asked for first: few texts have one.
 ANY = Retired("|".join(retired.pattern for retired in EVERYWHERE), "", "")
+WORD = re.compile(r"\w+")
 
 
 def files() -> list[Path]:
@@ -35,9 +36,15 @@ def words_of(identifier: str) -> str:
 
 
 @cache
+def source_of(path: Path) -> str:
+    """The file's text."""
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def tokens(path: Path) -> tuple[tokenize.TokenInfo, ...]:
-    """The file's names and comments."""
-    source = io.StringIO(path.read_text(encoding="utf-8"))
+    """The file's names and comments; slow, so only where the text has a retired word somewhere."""
+    source = io.StringIO(source_of(path))
     kept = (tokenize.NAME, tokenize.COMMENT)
     return tuple(token for token in tokenize.generate_tokens(source.readline) if token.type in kept)
 
@@ -50,8 +57,10 @@ def retired_in_name(name: str) -> tuple[Retired, ...]:
 
 
 def identifiers(path: Path) -> Iterator[tuple[int, str]]:
-    """Names that the file uses, and its own."""
+    """Names that the file uses, and its own; none of the file if no word of its text has a retired one."""
     yield 0, path.stem
+    if not any(map(retired_in_name, set(WORD.findall(source_of(path))))):
+        return
     for token in tokens(path):
         if token.type == tokenize.NAME:
             yield token.start[0], token.string
@@ -59,7 +68,7 @@ def identifiers(path: Path) -> Iterator[tuple[int, str]]:
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Comments and string literals, docstrings among them."""
-    for token in tokens(path):
+    for token in tokens(path) if ANY.found_in(source_of(path)) else ():
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     for node in ast.walk(tree(path)):
