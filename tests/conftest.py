@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,23 @@ os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
 # A shell that is not interactive starts a command with `&` deaf to SIGINT, and all that it starts with it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make proofs of all cases of a test but the first ones, where it has the marker `first_cases`.
+
+    Before pytest leaves out what -m does not select.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("first_cases")
+        if marker is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        seen[test] += 1
+        if seen[test] > marker.args[0]:
+            item.add_marker(pytest.mark.proof)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -68,6 +68,8 @@ class ProvingTest:
     def targets(self) -> list[str]:
         """The make targets that run it: several where its parameters have markers of their own."""
         own = next((_TARGETS[mark] for mark in _TARGETS if self.has(mark)), None)
+        if own is None and self.has("first_cases"):
+            return ["make test", "make proof"]
         return [own] if own else [_TARGETS.get(mark, "make test") for mark in sorted(self.parameter_marks)]
 
     def has(self, mark: str) -> bool:

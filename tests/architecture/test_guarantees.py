@@ -72,6 +72,7 @@ def test_every_claim_stands_alone() -> None:
         (f"{_CLAIM}def test_a(): pass", ["make test"], None),
         (f"class TestA:\n  {_CLAIM}  def test_a(self): pass", ["make test"], None),
         (f"{_CLAIM}@pytest.mark.proof\ndef test_a(): pass", ["make proof"], None),
+        (f"{_CLAIM}@pytest.mark.first_cases(1)\ndef test_a(n): pass", ["make test", "make proof"], None),
         (f"pytestmark = [pytest.mark.soak]\n{_CLAIM}def test_a(): pass", ["make soak"], None),
         (f"{_CLAIM}def helper(): pass", ["make test"], "no test function"),
         (f"{_CLAIM}@pytest.mark.skip\ndef test_a(): pass", ["make test"], "pytest.mark.skip"),

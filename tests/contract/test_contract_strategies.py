@@ -13,9 +13,20 @@ from dist_train.testing import check_strategy
 OPTIONS = {"split": {"devices": 2}}
 
 
+# Half a minute of CPU time for all sizes: make test has one, of uneven shares where the mesh allows it.
+ONE_SIZE = {"hsdp": 4, "fsdp_tensor_parallel": 4}
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("name", registry.names("strategies"))
 def test_strategy(name: str) -> None:
+    worlds = (ONE_SIZE.get(name, 3),)
+    check_strategy(registry.load("strategies", name), options=OPTIONS.get(name), worlds=worlds)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", registry.names("strategies"))
+def test_strategy_on_2_3_and_4_ranks(name: str) -> None:
     check_strategy(registry.load("strategies", name), options=OPTIONS.get(name))
 
 
@@ -28,7 +39,7 @@ _ALL = {
 }
 
 
-@pytest.mark.multiprocess
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "ranks", "options"),
     [

@@ -146,7 +146,8 @@ def killed_at(directory: Path, who: int, at: int, states: list[dict[str, str]]) 
     return step
 
 
-@pytest.mark.parametrize(("who", "at"), [(0, 9), (1, 2)])
+@pytest.mark.first_cases(1)
+@pytest.mark.parametrize(("who", "at"), [(1, 2), (0, 9)])
 def test_a_kill_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path, who: int, at: int) -> None:
     states = run_ranks(save_in_background, 2, args=(tmp_path / "whole", -1, 0))[0][1]
     assert killed_at(tmp_path / "killed", who, at, states) == 1

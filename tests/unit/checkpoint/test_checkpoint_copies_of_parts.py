@@ -61,6 +61,7 @@ def untrained(directory: Path, layout: Layout) -> str:
         return CheckpointManager(directory).save(1, {"model": model, "optimizer": optimizer}).weights_hash
 
 
+@pytest.mark.proof
 def test_each_row_of_a_layer_that_is_cut_is_stored_as_the_row_that_it_is(tmp_path: Path) -> None:
     (expected,) = run_ranks(untrained, 1, args=(tmp_path / "one", Layout("single", 1)))
     for layout in (CUT, BOTH_CUT):

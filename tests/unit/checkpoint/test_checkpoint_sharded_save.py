@@ -85,6 +85,7 @@ def killed_at(directory: Path, who: int, at: int, states: list[dict[str, str]], 
     return step
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(("who", "at", "layout"), [(0, 9, FSDP), (1, 2, FSDP), (1, 2, CUT)])
 def test_a_kill_in_the_middle_leaves_the_checkpoint_before(
     tmp_path: Path, who: int, at: int, layout: Layout
@@ -136,6 +137,7 @@ def load_damaged(directory: Path) -> tuple[int, int]:
         return restored.step, len(os.listdir(directory / "quarantine"))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("damage", ["a flipped bit", "a file that is gone", "a file that is cut"])
 def test_damage_in_one_ranks_file_is_found_and_the_one_before_is_taken(tmp_path: Path, damage: str) -> None:
     run_ranks(save_twice, 2, args=(tmp_path, -1, 0))
@@ -172,6 +174,7 @@ def save_after_an_evaluation(directory: Path, gradients: bool, layout: Layout) -
         return before == whole_state(model, optimizer)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("layout", [FSDP, Layout("fsdp_tensor_parallel", 4)], ids=lambda layout: layout.name)
 def test_parameters_that_an_evaluation_has_gathered_are_saved_and_restored(

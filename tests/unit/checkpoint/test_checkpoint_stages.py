@@ -100,6 +100,7 @@ def loop(folder: Path, strategy: str, options: dict[str, Any], epochs: int) -> d
         return whole_state(model, optimizer)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("layout", [STAGES, COPIES], ids=["stages", "copies"])
 def test_a_loop_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path, layout: Layout) -> None:
     words = (layout.strategy, dict(layout.options))

@@ -142,6 +142,7 @@ def test_a_mesh_that_the_ranks_do_not_fill(dist_train: Any) -> None:
     assert "strategy hsdp: replicate 3 on 4 ranks" in said.err
 
 
+@pytest.mark.proof
 def test_what_the_users_modules_print_is_no_part_of_the_answer(own: Path) -> None:
     done = in_a_process(own, "--json")
     assert (done.returncode, json.loads(done.stdout)["parameters"]) == (0, 178), done.stderr

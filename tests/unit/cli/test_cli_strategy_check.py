@@ -124,6 +124,7 @@ def test_launch_refuses_it_before_it_submits(here: Path, dist_train: Any, launch
     assert list(here.iterdir()) == [], "no run directory"
 
 
+@pytest.mark.proof
 def test_launch_refuses_more_stages_than_layers_and_starts_no_rank(here: Path, dist_train: Any) -> None:
     model = EXAMPLES / "language_model.yaml"
     words = ("--device", "cpu", "--gpus-per-node", "5", model, "strategy=pipeline", "trainer.accumulate=5")
@@ -261,6 +262,7 @@ def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) ->
         assert said in f"{answer['what']} {answer['hint']}"
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("verb", [("config", "check"), ("launch", "--dry-run")], ids=["check", "launch"])
 def test_a_plan_is_refused_in_a_process_of_its_own(
     here: Path, dist_train: Any, verb: tuple[str, ...]

@@ -51,6 +51,7 @@ def test_a_thousand_ranks_without_a_process_group() -> None:
     assert (first.optimizer or 0) > (last.optimizer or 0) > 0
 
 
+@pytest.mark.proof
 def test_activations_of_layers_that_are_cut_are_those_of_a_ranks_part() -> None:
     estimate = job(strategy={"name": "tensor_parallel"})
     whole, halves, quarters = (estimate.rows(1, ranks)[0] for ranks in (1, 2, 4))
@@ -81,6 +82,7 @@ def test_growing_sizes() -> None:
     assert sizes[:6] == [(1, 1), (1, 2), (1, 4), (1, 6), (2, 6), (4, 6)]
 
 
+@pytest.mark.proof
 def test_autocast_under_sharding_is_named_and_a_dtype_of_the_strategy_is_not() -> None:
     bf16 = {"trainer": {"epochs": 1, "precision": "bf16"}}
     autocast = job(**FSDP, **bf16).rows(1, 4)[0]
@@ -91,6 +93,7 @@ def test_autocast_under_sharding_is_named_and_a_dtype_of_the_strategy_is_not() -
     assert autocast.ranks[0].activations - narrow.ranks[0].activations > 0.9 * weights
 
 
+@pytest.mark.proof
 def test_gradients_are_whole_while_micro_batches_are_added_up() -> None:
     one, four = (
         job(**FSDP, trainer={"epochs": 1, "accumulate": accumulate}).rows(1, 4)[0] for accumulate in (1, 4)
@@ -172,6 +175,7 @@ def test_a_strategy_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
         memory_of(wrong.strategy, wrong.options, model, 4, 1)
 
 
+@pytest.mark.proof
 def test_stages_are_compared_where_the_micro_batches_are_enough() -> None:
     trainer = {"accumulate": 4, "steps": 1}
     rows = job(trainer=trainer).rows(1, 8)

@@ -89,6 +89,7 @@ CASES = [
 ]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("strategy", "options", "ranks"), CASES)
 def test_real_ranks_hold_what_the_closed_form_says(
@@ -99,6 +100,7 @@ def test_real_ranks_hold_what_the_closed_form_says(
         assert [held[rank] for rank in (0, ranks - 1)] == _expected(name, strategy, options, ranks, optimizer)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("strategy", "options", "ranks"),
     [("tensor_parallel", {}, 2), ("fsdp_tensor_parallel", {"tensor": 2}, 4)],

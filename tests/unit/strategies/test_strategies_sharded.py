@@ -68,6 +68,7 @@ def closed_form(part: int, parts: int) -> int:
     return total
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.multiprocess
 @pytest.mark.proves("fsdp and hsdp: bytes of parameters and optimizer per rank are those of the closed form")
 @pytest.mark.parametrize(
@@ -218,6 +219,7 @@ def units_of_compiled(options: dict[str, Any]) -> list[str]:
         return [name for name, module in net.named_modules() if isinstance(module, FSDPModule)]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("options", [{"units": ["layers.*"]}, {"unit_parameters": 15}])
 def test_units_of_a_compiled_model_have_the_names_of_the_program(options: dict[str, Any]) -> None:

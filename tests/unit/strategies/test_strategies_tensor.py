@@ -51,6 +51,7 @@ def closed_form(plan: dict[str, Any], tensor: int, shard: int, group: int) -> in
     return total
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.proves(
     "tensor_parallel and fsdp_tensor_parallel: bytes of parameters and optimizer per rank are those of the "
@@ -89,6 +90,7 @@ def own_loop(strategy: str, options: dict[str, Any], optimizer: dict[str, Any]) 
         return found
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     "optimizer", [{}, {"fused": True}, {"foreach": True}], ids=["loop", "fused", "foreach"]
@@ -124,6 +126,7 @@ def transformer_loss(strategy: str, precision: torch.dtype | None) -> tuple[floa
         return float(loss.detach()), [float(norm)]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
 @pytest.mark.parametrize(("strategy", "ranks"), [("tensor_parallel", 2), ("tensor_parallel", 3)])

@@ -88,6 +88,7 @@ def checkpointed_steps(strategy: str, options: dict[str, Any]) -> list[float]:
         return losses
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("strategy", "ranks", "tensor", "shard"), BOTH)
 def test_activations_of_blocks_with_whole_weights_are_computed_again(

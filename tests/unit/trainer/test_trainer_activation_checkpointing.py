@@ -23,6 +23,7 @@ AUTO = "trainer.activation_checkpointing={}"
 HSDP = "strategy={name: hsdp, options: {replicate: 2}}"
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("ranks", "strategy"), [(1, "strategy=ddp"), (2, "strategy=ddp"), (2, "strategy=fsdp"), (2, HSDP)]

@@ -103,6 +103,7 @@ def blocks(folder: Path, how: tuple[str, ...]) -> dict[str, Any]:
     return trained(folder, how)
 
 
+@pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.proof)])
 def test_compiled_blocks_keep_names_and_losses_also_recomputed_and_sharded(
