@@ -95,6 +95,7 @@ def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
             pass
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "a rank is killed, then an agent before it has rejoined: all nodes are started again, within 15 s",
     limits="two simulated nodes",

@@ -56,6 +56,7 @@ def test_a_disk_that_logs_have_filled_costs_log_lines_and_not_the_run(tmp_path: 
     assert "done" in (tmp_path / "status.txt").read_text()
 
 
+@pytest.mark.proof
 def test_the_output_of_a_detached_run_is_kept_within_the_limit(tmp_path: Path) -> None:
     script = tmp_path / "prints.py"
     script.write_text("for n in range(60_000): print('line', n, '.' * 40)\nprint('the', 'end')\n")

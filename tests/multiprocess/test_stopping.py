@@ -23,6 +23,7 @@ LONG = (WORKLOADS / "text.yaml", "trainer.steps=130", "checkpoint.every_steps=30
 ENDLESS = (WORKLOADS / "text.yaml", "trainer.steps=100000", "model.target=mutants:paced_transformer")
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "Ctrl-C saves where it stands (130); the resumed run has the same bits",
 )

@@ -41,6 +41,7 @@ def test_help_works(installed: Installed) -> None:
     assert not list(installed.home.iterdir())
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "The wheel alone, elsewhere, with an empty HOME, trains the digits",
     limits="dependencies of this environment",

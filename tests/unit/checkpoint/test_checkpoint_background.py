@@ -252,6 +252,7 @@ def test_a_process_that_ends_waits_for_its_save(tmp_path: Path, rest: str, code:
     assert torch.equal(x["x"], torch.arange(2_000_000.0))
 
 
+@pytest.mark.proof
 def test_a_run_that_ends_tells_of_its_failed_save(tmp_path: Path) -> None:
     ended = run_script(
         tmp_path,

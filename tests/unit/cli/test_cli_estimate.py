@@ -127,6 +127,7 @@ def test_data_that_is_not_here_is_said(own: Path, dist_train: Any) -> None:
     assert "not known" in next(line for line in said.out.splitlines() if line.startswith("ddp *"))
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("in_this_process")
 def test_what_fits_nowhere_is_said(dist_train: Any) -> None:
     said = dist_train("estimate", DIGITS, "--gpu-memory", "1K")
@@ -149,6 +150,7 @@ def test_what_the_users_modules_print_is_no_part_of_the_answer(own: Path) -> Non
     assert "data of the user's own" in done.stderr
 
 
+@pytest.mark.proof
 def test_an_error_of_the_users_own_model_is_shown(own: Path) -> None:
     (own.parent / "my_model.py").write_text(_DATA.replace("def Net(width=16):", _BROKEN))
     done = in_a_process(own)

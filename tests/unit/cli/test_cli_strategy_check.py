@@ -262,7 +262,7 @@ def test_a_plan_is_run_without_values(overrides: list[str], said: str | None) ->
         assert said in f"{answer['what']} {answer['hint']}"
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("verb", [("config", "check"), ("launch", "--dry-run")], ids=["check", "launch"])
 def test_a_plan_is_refused_in_a_process_of_its_own(
     here: Path, dist_train: Any, verb: tuple[str, ...]

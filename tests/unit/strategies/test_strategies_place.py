@@ -74,6 +74,7 @@ def _loop(meeting: str, strategy: str, data: Any) -> list[Any]:
         return [seen, weights, means, rows, float(torch.rand(1)), list(sampler)]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("data", [Rows(), Stream()])
 def test_a_loop_of_ones_own_trains_as_with_one_rank_for_each_share(data: Any, ranks: Any) -> None:

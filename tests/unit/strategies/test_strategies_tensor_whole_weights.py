@@ -48,6 +48,7 @@ def gradients_of_parts(strategy: str, inside: str) -> str:
         return "trained"
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("strategy", "ranks", "tensor", "shard"), BOTH)
 @pytest.mark.parametrize(

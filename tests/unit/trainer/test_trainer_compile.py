@@ -156,6 +156,7 @@ def test_dp_cannot_be_compiled() -> None:
         config("strategy=dp", COMPILE)
 
 
+@pytest.mark.proof
 def test_a_missing_compiler_is_said_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"no C\+\+ compiler \(no-such-compiler\)"):

@@ -72,7 +72,7 @@ def test_records_of_units_that_vary_and_of_evaluations_are_those_of_one_process(
         assert dict(ours[3:]) == pytest.approx(dict(theirs[3:]), rel=1e-4)
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("action", ["skip", "rollback"])
 def test_a_step_that_is_not_finite_is_left_out_on_all_stages(tmp_path: Path, action: str) -> None:
     rule = f"trainer.on_nonfinite={action}"
