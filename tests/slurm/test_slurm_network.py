@@ -89,6 +89,7 @@ def test_a_run_directory_that_a_node_does_not_see_is_78_and_names_the_node(
     assert "is not shared by n1" in nowhere.stderr, nowhere.stderr
 
 
+@pytest.mark.proof
 def test_an_interface_is_taken_by_name_or_network(slurm_namespaces: NamespaceCluster, tmp_path: Path) -> None:
     script = tmp_path / "print_rank.py"
     script.write_text(PRINT_RANK)

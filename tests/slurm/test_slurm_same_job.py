@@ -304,6 +304,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(slurm: SlurmCluster, tmp_path: Path
     alone.wait_done()
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "`slurm/train.sbatch` is what its README's command renders, and plain `sbatch` runs it",
 )
@@ -346,6 +347,7 @@ def test_the_script_in_slurm_works_with_plain_sbatch(slurm: SlurmCluster, tmp_pa
     assert "sbatch YOUR-SCRIPT" in refused.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "`srun python train.py`, one task per rank, works without an agent",
 )

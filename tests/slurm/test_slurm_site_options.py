@@ -67,6 +67,7 @@ def test_nodes_with_unlike_counts_of_gpus_are_refused(slurm: SlurmCluster, tmp_p
     assert run.events("attempt_started") == []
 
 
+@pytest.mark.proof
 @pytest.mark.proves("A site's own signal (`--sbatch-arg signal=B:USR1@300`) saves, requeues and ends alike")
 @pytest.mark.slow
 def test_a_signal_to_the_batch_script_saves_and_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_an_array_is_refused_before_the_queue_and_says_where_one_runs(
     assert [path.name for path in run.path.iterdir()] == ["logs"], "the run is not touched"
 
 
+@pytest.mark.proof
 @pytest.mark.proves("Elements of a job array that launch locally are runs of their own")
 @pytest.mark.slow
 def test_each_element_of_an_array_of_local_runs_is_a_run_of_its_own(
