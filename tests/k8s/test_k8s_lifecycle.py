@@ -55,6 +55,7 @@ def test_two_pods_train_to_the_local_runs_bits(cluster: KubernetesCluster, tmp_p
     assert done.stdout.count("epoch 1/3  step 1/60") == 1, "each line once"
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "A deleted pod saves, leaves with 75, and the gang goes on to the same bits",
 )
@@ -218,6 +219,7 @@ def test_a_secret_is_in_no_manifest_record_or_log(cluster: KubernetesCluster, tm
     assert not [path for path in files if canary.encode() in path.read_bytes()]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_status_counts_ranks_restarted_inside_a_pod_and_drained_pods(
     cluster: KubernetesCluster, tmp_path: Path

@@ -52,6 +52,7 @@ def test_the_whole_life_cycle_leaves_nothing(cluster: KubernetesCluster, tmp_pat
     assert list(cluster.volume.iterdir()) == []
 
 
+@pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing(cluster: KubernetesCluster, tmp_path: Path) -> None:

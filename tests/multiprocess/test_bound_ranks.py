@@ -32,6 +32,7 @@ Path(f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen))
 """
 
 
+@pytest.mark.proof
 def test_ranks_and_their_loader_workers_run_on_cores_of_their_own(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     finished = launch("r", "--gpus-per-node", 2, "--bind", "cores", "train.py", timeout_s=90)
