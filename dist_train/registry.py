@@ -141,8 +141,13 @@ def missing(kind: str, name: str) -> dict[str, str]:
 
 def declares(kind: str, name: str, constant: str) -> bool:
     """Whether our adapter `name` declares `CONSTANT = True`, read without an import; another's never does."""
+    return declared(kind, name, constant) is True
+
+
+def declared(kind: str, name: str, constant: str) -> Any:
+    """The literal that our adapter `name` binds to the constant, read without an import; None without one."""
     owner = _owners(kind).get(name)
-    return isinstance(owner, Path) and _literal(owner, constant) is True
+    return _literal(owner, constant) if isinstance(owner, Path) else None
 
 
 def companion(kind: str, name: str, part: str) -> ModuleType | None:

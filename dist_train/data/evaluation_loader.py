@@ -67,7 +67,7 @@ class EvaluationLoader:
 
     All ranks must iterate it together: a rank alone would see its own part only, and is refused. With
     fewer samples than ranks some ranks have no batch; they still take part in `run.mean` and
-    `run.gather`.
+    `run.gather`. With a model that is spread over ranks (fsdp) that is refused.
 
     Args:
         dataset: map style, with a length.
@@ -82,7 +82,8 @@ class EvaluationLoader:
         multiprocessing_context: how workers start.
         device: a GPU to which each batch is copied while the one before it is used.
         agreement: compares the data with the other ranks' at the start of each iteration.
-        evaluation: entered by each iteration where all ranks are known to have begun it.
+        evaluation: entered by each iteration where all ranks are known to have begun it; told whether all
+            of them have equally many batches.
         persistent_workers, prefetch_factor, timeout: as ExactLoader's.
 
     Raises:
@@ -105,7 +106,7 @@ class EvaluationLoader:
         multiprocessing_context: str = "fork",
         device: torch.device | str | None = None,
         agreement: DataAgreement | None = None,
-        evaluation: Callable[[], AbstractContextManager[None]] = nullcontext,
+        evaluation: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
         persistent_workers: bool | None = None,
         prefetch_factor: int | None = None,
         timeout: float = 0,
@@ -148,7 +149,7 @@ class EvaluationLoader:
         summarised = [] if self._agreement is None else self._agreement.sample_ids(self.n)
         with self._torch_loader.open(self._partition, _in_order, 0, 0, summarised) as batches:
             self._agree(next(batches) if summarised else None)
-            with self._evaluation():
+            with self._evaluation(self.n >= self._partition.world_size):
                 yield from batches
 
     def _agree(self, summaries: str | None) -> None:

@@ -185,11 +185,7 @@ class ExactLoader(TrainingLoader):
         """End the workers that wait for the next epoch; the next iteration starts new ones."""
         self._torch_loader.close()
 
-    def micro_batches(self) -> Iterator[MicroBatch]:
-        """Iterate over this rank's micro-batches of the rest of the epoch.
-
-        The position advances when the last micro-batch of a step is handed out.
-        """
+    def _read_micro_batches(self) -> Iterator[MicroBatch]:
         if self._resumed_at_end:
             self._end_resumed_epoch()
             return

@@ -34,6 +34,7 @@ class TrainingLoader(ABC):
         self._step_complete = True
         self._iteration = object()
         self._slot: BatchWeightSlot | None = None
+        self._unit_slot: BatchWeightSlot | None = None
         self._order_in_use: OrderInUse | None = None
         self._left_early = LeftEarly(is_main)
         self._gradients = GradientsDisabled()
@@ -54,11 +55,19 @@ class TrainingLoader(ABC):
         """Samples of this epoch that the whole job has trained on, the current step's included."""
 
     @abstractmethod
+    def _read_micro_batches(self) -> Iterator[MicroBatch]:
+        """As `micro_batches`."""
+
     def micro_batches(self) -> Iterator[MicroBatch]:
         """Iterate over this rank's micro-batches of the rest of the epoch.
 
-        The position advances when the last micro-batch of a step is handed out.
+        The position advances when the last micro-batch of a step is handed out. The loop weights its losses
+        itself: `run.backward(loss_sum, units=micro_batch.count)`. A plain `loss.backward()` is refused where
+        a step's micro-batches have unlike sizes; where they are equal it adds up the means.
         """
+        if self.batch_weight is None:
+            return self._read_micro_batches()
+        return self._noted_micro_batches(self.batch_weight.open(self.accumulate))
 
     @abstractmethod
     def close(self) -> None:
@@ -100,11 +109,24 @@ class TrainingLoader(ABC):
                 hint="make one loader for each loop",
             )
 
+    def _noted_micro_batches(self, slot: BatchWeightSlot) -> Iterator[MicroBatch]:
+        if self._unit_slot is not None:
+            self._unit_slot.drop()
+        self._unit_slot = slot
+        micro_batches = self._read_micro_batches()
+        try:
+            for micro_batch in micro_batches:
+                slot.set(micro_batch.count, micro_batch.step_count, micro_batch.batch)
+                yield micro_batch
+        finally:
+            micro_batches.close()  # type: ignore[attr-defined]
+            slot.close()
+
     def _plain_batches(self) -> Iterator[Any]:
         if self._slot is not None:
             self._slot.drop()
         slot = self._slot = None if self.batch_weight is None else self.batch_weight.open()
-        micro_batches = self.micro_batches()
+        micro_batches = self._read_micro_batches()
         times = span_clock()
         times.switch(DATA_WAIT)
         try:

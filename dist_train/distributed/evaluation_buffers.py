@@ -1,10 +1,13 @@
-"""One exchange of buffers per evaluation, in place of one in the forward passes of prepared DDP models.
+"""What an evaluation needs of prepared models: one exchange of buffers, and equally many forward passes.
 
 DDP brings rank 0's buffers (BatchNorm's statistics) to all ranks in a forward pass. In an evaluation the
 ranks may have unlike numbers of forward passes, also none: those with more would wait for ranks that are
 done, or meet an exchange of theirs that means something else. All ranks begin a loop over an evaluation
 loader together, so the buffers are exchanged there; passes without gradients need none until the model is
 trained again.
+
+A model whose parameters are spread over ranks gathers them in each of its calls. An evaluation in which some
+ranks would not call it is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dist_train.distributed.control_group import JsonValue
 from dist_train.distributed.keyed_exchange import KeyedExchange
+from dist_train.distributed.parameter_shards import plain_class
+from dist_train.errors import UsageError
 
 
 class EvaluationBuffers:
@@ -38,6 +43,11 @@ class EvaluationBuffers:
         # Exchanged, and not trained since -> whether its next forward pass would have exchanged them.
         self._exchanged: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._evaluations = 0
+        self._spread: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def track_spread(self, model: nn.Module) -> None:
+        """Refuse evaluations in which the ranks would call this model unequally often."""
+        self._spread.add(model)
 
     def track(self, ddp: DistributedDataParallel) -> None:
         """Exchange this model's buffers at the start of each evaluation; on all ranks in the same order."""
@@ -45,8 +55,17 @@ class EvaluationBuffers:
         self._prepared += 1
 
     @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """One loop over an evaluation loader; its start is collective."""
+    def evaluation(self, equally_often: bool = True) -> Iterator[None]:
+        """One loop over an evaluation loader; its start is collective.
+
+        Args:
+            equally_often: every rank has as many batches.
+
+        Raises:
+            UsageError: they have not, and a model is there that all ranks must call together.
+        """
+        if self._spread and not equally_often:
+            raise _unequally_often(next(iter(self._spread)))
         self._exchange()
         self._evaluations += 1
         try:
@@ -85,3 +104,16 @@ def _in_all(alive: list[JsonValue]) -> JsonValue:
     common: list[JsonValue] = []
     common += sorted(set.intersection(*(set(cast("list[int]", numbers)) for numbers in alive)))
     return common
+
+
+def _unequally_often(model: nn.Module) -> UsageError:
+    return UsageError(
+        f"an evaluation of fewer samples than ranks, with a {plain_class(model).__name__} that is spread "
+        "over them",
+        cause="each call of the model gathers its parameters from all ranks, and a rank without a sample "
+        "would not call it: the others would wait for it until their time-out",
+        hint="evaluate at least as many samples, or give each rank a batch, of which count says how much is "
+        "its own:\n"
+        "         for micro in dt.loader(data, batch_size, shuffle=False).micro_batches(): …; "
+        "run.mean(loss_sum, count=micro.count)",
+    )

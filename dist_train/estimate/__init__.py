@@ -10,6 +10,7 @@ rank_total         the sum for one rank, and its peak
 candidate_sizes    strategies, meshes and numbers of ranks to compare
 job_estimate       all of it for one config, as a record
 model_check        does the config's model fit its strategy?
+optimizer_check    can its optimizer step what the strategy gives it?
 child_answer       how both processes that the command line asks answer
 __main__           `python -m dist_train.estimate`
 """

@@ -18,8 +18,10 @@ from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError, DistTrainError, ExitCode
 from dist_train.estimate.activation_memory import activation_memory
 from dist_train.estimate.child_answer import answer_by
+from dist_train.estimate.optimizer_check import refuse_optimizer
 from dist_train.estimate.sample_batch import SampleBatches
 from dist_train.estimate.shape_model import make_shape_model
+from dist_train.strategies.base import Strategy, runs_steps
 from dist_train.strategies.rank_memory import as_on_a_rank, computes_with_parts, memory_of
 from dist_train.strategies.strategy_fit import FittedStrategy, fit_strategy
 from dist_train.strategies.tensor_cut.tensor_plan import compiled_is_refused
@@ -57,13 +59,14 @@ def check_model(config: RunConfig, fitted: FittedStrategy, world_size: int, forw
     Raises:
         ConfigError: it does not.
     """
-    if config.trainer.compile is not None:
+    if config.trainer.compile is not None and _does_passes_itself(fitted.strategy):
         raise compiled_is_refused(fitted.strategy.name)
     try:
         model = make_shape_model(config).model
     except Exception as error:  # of the user's own code: what it needs may only be where the ranks run
         return f"the model cannot be built here: {_said(error)}"
     memory_of(fitted.strategy, fitted.options, model, world_size, config.trainer.accumulate)
+    refuse_optimizer(config, fitted, model)
     if not forward or not computes_with_parts(fitted.strategy):
         return None
     try:
@@ -84,6 +87,10 @@ def check_model(config: RunConfig, fitted: FittedStrategy, world_size: int, forw
                 "fused_colwise:N",
             ) from None
     return None
+
+
+def _does_passes_itself(strategy: Strategy) -> bool:
+    return computes_with_parts(strategy) or runs_steps(strategy)
 
 
 def _run(config: RunConfig, model: nn.Module, batch: Any) -> None:

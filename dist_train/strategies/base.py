@@ -38,6 +38,12 @@ def places_model(strategy: object) -> bool:
     return bool(getattr(strategy, "places_model", False))
 
 
+def spreads_parameters(strategy: object, options: StrategyOptions) -> bool:
+    """Whether the optimizer gets DTensors: `spreads_parameters(options)`, which may be left out."""
+    chosen = getattr(strategy, "spreads_parameters", None)
+    return chosen is not None and bool(chosen(options))
+
+
 def refuse_micro_batches(strategy: object, options: StrategyOptions, world_size: int, count: int) -> None:
     """Ask a strategy whether a step may have so many micro-batches: a member that may be left out.
 

@@ -13,6 +13,9 @@ from dist_train.strategies.fully_sharded.parameter_sharding import (
     shard_model,
 )
 
+# Options that name modules: whether they fit is known from the model alone, before ranks are started.
+NEEDS_MODEL = ("units", "unit_parameters")
+
 
 class FsdpOptions(ShardingOptions):
     """How a model is cut into units, and when their parameters are whole."""

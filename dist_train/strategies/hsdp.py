@@ -15,6 +15,9 @@ from dist_train.strategies.fully_sharded.parameter_sharding import (
     shard_model,
 )
 
+# Options that name modules: whether they fit is known from the model alone, before ranks are started.
+NEEDS_MODEL = ("units", "unit_parameters")
+
 
 class HsdpOptions(ShardingOptions):
     """The sizes of both dimensions of the mesh, and the options of fsdp."""

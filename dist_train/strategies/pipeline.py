@@ -76,6 +76,10 @@ class PipelineStrategy:
         """The stages of a pipeline have one share of the data, which the last one counts."""
         return _mesh(options, world_size).place(rank)
 
+    def spreads_parameters(self, options: StrategyOptions) -> bool:
+        """Where a stage has several ranks."""
+        return isinstance(options, PipelineOptions) and options.shard > 1
+
     def candidates(self, world_size: int) -> list[dict[str, int]]:
         """Meshes of this size with two, four and eight stages."""
         sizes = [size for size in (2, 4, 8) if world_size % size == 0]

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from dist_train import registry
+from dist_train.distributed.parameter_shards import sharded_modules
 from dist_train.distributed.place import Place
 from dist_train.distributed.run import Run, current
 from dist_train.distributed.smallest_batch import watch_batch_norm
@@ -149,6 +150,8 @@ def _hooked(wrapped: nn.Module, strategy: Strategy, run: Run) -> nn.Module:
         run.gradients.exchanged_otherwise(wrapped)
     if alone:
         return wrapped
+    if sharded_modules(wrapped):
+        run.evaluation_buffers.track_spread(wrapped)
     ddp = find_ddp(wrapped)
     if ddp is not None:
         run.evaluation_buffers.track(ddp)

@@ -17,6 +17,9 @@ from dist_train.strategies.replicas.exchanged_model import ReplicaOptions, Repli
 
 logger = logging.getLogger(__name__)
 
+# It names modules: whether it fits is known from the model alone, before ranks are started.
+NEEDS_MODEL = ("map", "devices")
+
 
 class SplitOptions(ReplicaOptions):
     """Which layer lies where, and the options of ddp."""
@@ -72,6 +75,11 @@ class Split(ReplicatedStrategy):
         self, options: StrategyOptions, model: nn.Module, world_size: int, accumulate: int
     ) -> list[RankMemory]:
         """The whole model, over all devices of the rank."""
+        assert isinstance(options, SplitOptions)
+        if options.map is not None:
+            by_map(model, options.map, options.devices or max(options.map.values(), default=0) + 1)
+        elif options.devices is not None:
+            balanced(model, options.devices)
         return [
             whole_model_memory(model, whole_gradients=True, notes=("of split: over all GPUs of the rank",))
         ]

@@ -91,6 +91,10 @@ class TensorParallel:
         """Let the model, on meta, be what one rank computes with."""
         return with_parts(model, self.plan(model, options, world_size))
 
+    def spreads_parameters(self, options: StrategyOptions) -> bool:
+        """Whole ones too, as replicas."""
+        return True
+
     def unwrap(self, module: nn.Module) -> nn.Module:
         return unwrap(module)
 

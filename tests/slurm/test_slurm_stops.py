@@ -243,6 +243,14 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
     assert once.hashes == undisturbed_pair
 
 
+# The second node never comes: the nodes gather until the stop. Ranks that have begun do a step, and save it.
+ALONE = """#!/bin/sh
+[ "$SLURM_PROCID" = 0 ] && exec "$@"
+until [ -e "$DIST_TRAIN_RUN_DIR/control/verdict-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}" ]; do sleep 0.1; done
+exit 75
+"""
+
+
 @pytest.mark.proves(
     "Three starts without progress end with 76",
 )
@@ -250,15 +258,18 @@ def test_a_site_that_refuses_the_requeue_leads_to_resume(
 @pytest.mark.slow
 @pytest.mark.usefixtures("cold_tasks")
 def test_three_starts_without_progress_give_up(slurm: SlurmCluster, tmp_path: Path) -> None:
-    stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, *SLOWLY, SLOW)
+    alone = tmp_path / "alone.sh"
+    alone.write_text(ALONE)
+    alone.chmod(0o755)
+    stuck = submit(slurm, tmp_path, "stuck", *TWO_BY_ONE, "--exec-prefix", str(alone), SLOW)
     for restart in range(3):
-        # Stopped before the ranks have begun: nothing new is ever committed.
-        stuck.wait_for(lambda: len(agents(stuck.run)) == 2, f"agents of start {restart}", 60)
+        stuck.wait_for(lambda: 0 in agents(stuck.run), f"node 0's agent of start {restart}", 60)
         slurm.run("scancel", "--signal=USR2", str(stuck.job_id))
         stuck.wait_for(lambda restart=restart: ends(stuck) > restart, "a stop", 60)  # type: ignore[misc]
         stuck.wait_for(lambda: not agents(stuck.run), "the agents' end", 30)
     job = slurm.wait_for(stuck.job_id, ("FAILED",), within_s=30)
     assert (job["ExitCode"], job["Restarts"]) == ("76:0", "2")
+    assert not stuck.events("attempt_started")
 
 
 def ends(run: SlurmRun) -> int:

@@ -96,7 +96,7 @@ def _question(
     source: ConfigSource | None,
 ) -> tuple[list[str], str]:
     """The command of the process that is asked, and what it reads."""
-    if source is None or world_size == 1 or not registry.declares("strategies", strategy.name, "NEEDS_MODEL"):
+    if source is None or not _model_decides(strategy, world_size, source):
         words = [strategy.name, str(world_size), device or "-", json.dumps(strategy.options), str(accumulate)]
         return [sys.executable, "-P", "-m", "dist_train.strategies", *words], ""
     asked = {
@@ -108,6 +108,18 @@ def _question(
         "accumulate": accumulate,
     }
     return [sys.executable, "-P", "-m", "dist_train.estimate.model_check"], json.dumps(asked)
+
+
+def _model_decides(strategy: StrategyConfig, world_size: int, source: ConfigSource) -> bool:
+    """Whether the model is looked at: `NEEDS_MODEL` of the strategy's file.
+
+    True: wherever there are several ranks. Names of options that name modules: where one is given, and by
+    `config check` always.
+    """
+    needs = registry.declared("strategies", strategy.name, "NEEDS_MODEL")
+    if isinstance(needs, tuple):
+        return any(name in strategy.options for name in needs) or (source.forward and world_size > 1)
+    return needs is True and world_size > 1
 
 
 def _may_refuse(strategy: StrategyConfig, world_size: int) -> bool:
@@ -134,6 +146,8 @@ def _refuse(strategy: StrategyConfig, error: ConfigError, origins: Mapping[str, 
     ]
     if "trainer.accumulate" in error.what:
         named = [*named, "trainer.accumulate"]
+    if "the optimizer" in error.what:
+        named = ["optimizer.args.fused", "optimizer.target"]
     where = next((origins[path] for path in (*named, "strategy.name") if path in origins), "")
     cause = f" ({error.cause})" if error.cause else ""
     text = f"`strategy`: {error.what}{cause}"

@@ -145,12 +145,8 @@ class IterableLoader(TrainingLoader):
     def close(self) -> None:
         """Do nothing: the worker ends with its epoch."""
 
-    def micro_batches(self) -> Iterator[MicroBatch]:
-        """Iterate over this rank's micro-batches of the rest of the epoch. Collective at its begin and once
-        per STEPS_COMPARED steps.
-
-        The position advances when the last micro-batch of a step is handed out.
-        """
+    def _read_micro_batches(self) -> Iterator[MicroBatch]:
+        """Collective at its begin and once per STEPS_COMPARED steps."""
         iteration = self._iteration = object()
         if self._ended:
             # Nothing is left of this epoch: what a loop does at an epoch's end is due now.

@@ -20,10 +20,16 @@ from dist_train.errors import UsageError
 
 @dataclass(frozen=True)
 class Share:
-    """This rank's samples (`local`) of a step's (`total`); both 0: nothing is known."""
+    """This rank's samples (`local`) of a step's (`total`); both 0: nothing is known.
+
+    Args:
+        parts: where the loop itself weights its losses: micro-batches of the step on each rank. 0: the
+            gradients are weighted by this share.
+    """
 
     local: int
     total: int
+    parts: int = 0
 
     def weight(self, world_size: int) -> float:
         """local * world_size / total, or 1.0 when nothing is known."""
@@ -31,7 +37,11 @@ class Share:
 
     def alike(self, other: Share) -> bool:
         """Whether both give the same weight."""
-        return self.local * other.total == other.local * self.total
+        return self.local * other.total == other.local * self.total and self.parts == other.parts
+
+    def is_even(self, world_size: int) -> bool:
+        """Whether a mean over it counts as much as that over any other part of the step."""
+        return self.local * world_size * max(1, self.parts) == self.total
 
 
 class BatchWeight:
@@ -70,9 +80,13 @@ class BatchWeight:
         """The newest batch's weight."""
         return self._newest().weight(world_size)
 
-    def open(self) -> BatchWeightSlot:
-        """Return a slot for one loader iteration."""
-        return BatchWeightSlot(self)
+    def open(self, parts: int = 0) -> BatchWeightSlot:
+        """Return a slot for one loader iteration.
+
+        Args:
+            parts: see `Share`.
+        """
+        return BatchWeightSlot(self, parts)
 
     def listen(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` after every change of the shares."""
@@ -89,16 +103,21 @@ class BatchWeight:
                     unlike.append(share)
         return unlike
 
-    def of_backward(self) -> Share:
-        """The share by which this backward pass's gradient is weighted.
+    def of_backward(self, world_size: int) -> float:
+        """The weight of this backward pass's gradient.
 
         Raises:
-            UsageError: batches of unlike shares are in use, so that it cannot be known.
+            UsageError: batches of unlike shares are in use, so that it cannot be known; or the loop weights
+                its losses itself, by run.backward, and this pass is not weighted.
         """
         found = self.candidates()
-        if len(found) > 1:
-            raise unlike_shares(found)
-        return found[0] if found else Share(0, 0)
+        for share in found:
+            if share.parts and not share.is_even(world_size):
+                raise not_weighted(share, world_size)
+        weighting = [share for share in found if not share.parts]
+        if len(weighting) > 1:
+            raise unlike_shares(weighting)
+        return weighting[0].weight(world_size) if weighting else 1.0
 
     def forward_seen(self) -> None:
         """A prepared module runs: the batches that were handed out are in use from now on."""
@@ -130,10 +149,14 @@ class BatchWeightSlot:
     """The shares of one loader iteration.
 
     Batches read under torch.no_grad() are an evaluation's: they weight no gradient.
+
+    Args:
+        parts: see `Share`.
     """
 
-    def __init__(self, owner: BatchWeight) -> None:
+    def __init__(self, owner: BatchWeight, parts: int = 0) -> None:
         self._owner = owner
+        self._parts = parts
         self.newest = Share(0, 0)
         self.closed = False
         self.read_ahead = ReadAhead()
@@ -151,7 +174,7 @@ class BatchWeightSlot:
         Args:
             batch: of the first one it is noticed whether the program keeps it.
         """
-        owner, self.newest = self._owner, Share(local, total)
+        owner, self.newest = self._owner, Share(local, total, self._parts)
         owner._by_hand = None
         slots = owner._slots
         if self in slots:
@@ -244,4 +267,20 @@ def unlike_shares(found: list[Share]) -> UsageError:
         "         again and again over one loader, in place of itertools.cycle(loader): "
         "itertools.chain.from_iterable(itertools.repeat(loader));\n"
         "         an evaluation: under torch.no_grad(), its loader included",
+    )
+
+
+def not_weighted(share: Share, world_size: int) -> UsageError:
+    """The error of a plain backward pass where a loop must give the units of its losses."""
+    even = share.total / (world_size * share.parts)
+    return UsageError(
+        f"a backward pass over loader.micro_batches() is not weighted: this rank's micro-batch has "
+        f"{share.local} of its step's {share.total} samples, an even part has {even:g}",
+        cause="the mean over a smaller micro-batch would count as much as that over a larger one",
+        hint="sum the loss and give its number of samples, in place of loss.backward():\n"
+        '         run.backward(F.cross_entropy(model(x), y, reduction="sum"), units=micro_batch.count)\n'
+        "         or iterate the loader itself, `for x, y in loader:`, whose plain loss.backward() is "
+        "weighted;\n"
+        "         a loss that the loop has weighted already: before its backward pass "
+        "run.batch_weight.local = run.batch_weight.total = 0",
     )

@@ -138,7 +138,9 @@ class Gradients:
 
     def _has_no_sample(self) -> bool:
         """Whether this rank's batch is a placeholder."""
-        empty = {share.local == 0 and share.total > 0 for share in self._batch_weight.candidates()}
+        # Of micro-batches the loop gives the units, 0 for a placeholder.
+        shares = [share for share in self._batch_weight.candidates() if not share.parts]
+        empty = {share.local == 0 and share.total > 0 for share in shares}
         if len(empty) > 1:
             raise UsageError(
                 "run.backward: one of the batches in use is a placeholder, which counts no sample",
@@ -165,7 +167,7 @@ class Gradients:
             return self._call.factor_of(module)
         task = torch._C._current_graph_task_id()
         if task != self._task:
-            self._weight = self._batch_weight.of_backward().weight(self._data_size)
+            self._weight = self._batch_weight.of_backward(self._data_size)
             self._seen(False)
         return None if self._weight == 1.0 else self._weight
 
@@ -183,8 +185,8 @@ class Gradients:
         return self._call is None
 
     def _shares_changed(self) -> None:
-        size = self._data_size
-        self._install(any(share.local * size != share.total for share in self._batch_weight.candidates()))
+        shares = self._batch_weight.candidates()
+        self._install(any(not share.is_even(self._data_size) for share in shares))
 
     def _install(self, needed: bool) -> None:
         if not (needed or self._installed):

@@ -73,6 +73,10 @@ class ShardedStrategy:
     # `wrap` takes the model where it was built: whole, it may not fit on one device.
     places_model = True
 
+    def spreads_parameters(self, options: StrategyOptions) -> bool:
+        """All of them, always."""
+        return True
+
     def unwrap(self, module: nn.Module) -> nn.Module:
         return unwrap(module)
 

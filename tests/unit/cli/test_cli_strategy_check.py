@@ -54,6 +54,17 @@ UNFIT = [
         ["2 stages, and trainer.accumulate is 1", "trainer.accumulate=2"],
         id="micro-batches",
     ),
+    pytest.param(
+        ["strategy=fsdp_tensor_parallel", "strategy.tensor=3"], ["tensor 3 on 4 ranks"], id="tensor-groups"
+    ),
+    pytest.param(
+        ["strategy=fsdp", "strategy.units=[Blok]"], ["'Blok' is neither a class", "ConvNet"], id="units"
+    ),
+    pytest.param(
+        ["strategy=fsdp", "optimizer={target: torch.optim:SGD, args: {lr: 0.1, fused: true}}"],
+        ["the optimizer torch.optim:SGD cannot step", "leave optimizer.args.fused out"],
+        id="optimizer",
+    ),
     pytest.param(["strategy=single"], ["'single' cannot train on 4 ranks", "ddp"], id="single"),
     pytest.param(["strategy=dp"], ["'dp' cannot train on 4 ranks"], id="dp"),
     pytest.param(

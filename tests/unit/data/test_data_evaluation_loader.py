@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 import dist_train as dt
 from dist_train.data.evaluation_loader import EvaluationLoader, EvaluationPartition
 from dist_train.distributed import keyed_exchange
-from dist_train.errors import ConfigError
+from dist_train.errors import ConfigError, UsageError
+from dist_train.testing import run_ranks
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 9, 96, 1001])
@@ -139,3 +140,36 @@ def test_an_evaluation_that_the_others_never_begin_ends_at_the_timeout(ranks: An
         return text
 
     assert "(9 samples of TensorDataset): rank 1 did not come within 1 s" in ranks(2, rank_main)[0]
+
+
+def _fewer_samples_than_ranks(n: int, by_micro_batches: bool) -> float | str:
+    """The mean over an evaluation of a model that is spread over ranks, or what is said."""
+    with dt.init(seed=0, device="cpu", timeout_s=20) as run:
+        model = dt.prepare(nn.Linear(1, 2), "fsdp").eval()
+        rows = TensorDataset(torch.arange(1.0, 4.0)[:n, None])
+        total, count = 0.0, 0
+        try:
+            with torch.no_grad():
+                if by_micro_batches:
+                    for micro in dt.loader(rows, 4, shuffle=False).micro_batches():
+                        out = model(micro.batch[0]).sum()
+                        total, count = total + float(out) * (micro.count > 0), count + micro.count
+                else:
+                    for (x,) in dt.loader(rows, 4, evaluation=True):
+                        total, count = total + float(model(x).sum()), count + len(x)
+        except UsageError as error:
+            return f"{error} {error.hint}"
+        return run.mean(total, count=count)
+
+
+@pytest.mark.multiprocess
+def test_fewer_samples_than_ranks_of_a_spread_model_are_refused_and_the_hint_evaluates_them() -> None:
+    assert run_ranks(_fewer_samples_than_ranks, 2, args=(3, False)) == pytest.approx(
+        run_ranks(_fewer_samples_than_ranks, 1, args=(3, False)) * 2
+    )
+    for said in run_ranks(_fewer_samples_than_ranks, 2, args=(1, False)):
+        assert "fewer samples than ranks, with a Linear" in said
+        assert ".micro_batches()" in said
+    assert run_ranks(_fewer_samples_than_ranks, 2, args=(1, True)) == pytest.approx(
+        run_ranks(_fewer_samples_than_ranks, 1, args=(1, False)) * 2
+    )

@@ -77,6 +77,19 @@ def plain_beside_units(run: dt.Run) -> None:
         model(x).mean().backward()
 
 
+def plain_over_micro_batches(run: dt.Run) -> None:
+    model = new_net()
+    for micro_batch in new_loader(n=7).micro_batches():
+        x, y = micro_batch.batch
+        functional.cross_entropy(model(x), y).backward()
+
+
+def micro_batches_read_first(run: dt.Run) -> None:
+    model = new_net()
+    for micro_batch in list(new_loader(n=7).micro_batches()):
+        functional.cross_entropy(model(micro_batch.batch[0]), micro_batch.batch[1]).backward()
+
+
 def shapes_and_numbers(run: dt.Run) -> None:
     model = new_net()
     for loss, units in [(model(values(2, 3)), 2), (model(values(2, 3)).sum(), -1), ([torch.ones(())], [])]:
@@ -94,6 +107,8 @@ REFUSED: dict[str, tuple[Callable[[dt.Run], None], str]] = {
     "batches of an ended loop": (batches_of_an_ended_loop, "unlike shares"),
     "batches of an ended loop beside others": (batches_of_an_ended_loop_beside_others, "unlike shares"),
     "a plain loss beside units": (plain_beside_units, "no units of its own"),
+    "plain over micro-batches": (plain_over_micro_batches, "micro_batches() is not weighted"),
+    "micro-batches read first": (micro_batches_read_first, "micro_batches() is not weighted"),
     "shapes, numbers, no module": (shapes_and_numbers, "dt.prepare"),
 }
 

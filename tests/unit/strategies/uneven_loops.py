@@ -27,8 +27,8 @@ def labels_of(n: int) -> torch.Tensor:
     return torch.arange(n) % 3 % 2
 
 
-def new_loader(n: int = N, batch: int = BATCH, start: float = 0.0) -> Any:
-    return dt.loader(TensorDataset(values(n, 3, start), labels_of(n)), batch)
+def new_loader(n: int = N, batch: int = BATCH, start: float = 0.0, **options: Any) -> Any:
+    return dt.loader(TensorDataset(values(n, 3, start), labels_of(n)), batch, **options)
 
 
 # By which strategy the models are prepared.
@@ -276,6 +276,41 @@ def micro_batches_of_one_step(run: dt.Run) -> list[float]:
     return _gradients(model)
 
 
+def units_of_micro_batches(run: dt.Run) -> list[float]:
+    model = new_net()
+    optimizer, loader = sgd(model), new_loader(accumulate=2)
+    for micro_batch in loader.micro_batches():
+        x, y = micro_batch.batch
+        run.backward(functional.cross_entropy(model(x), y, reduction="sum"), units=micro_batch.count)
+        if loader.step_complete:
+            optimizer.step()
+            optimizer.zero_grad()
+    return _weights(model)
+
+
+def micro_batches_weighted_by_the_loop(run: dt.Run) -> list[float]:
+    """What its loss is divided by is the loop's own: it says that nothing is to be weighted."""
+    model = new_net()
+    for micro_batch in new_loader(N, N, accumulate=2).micro_batches():
+        x, y = micro_batch.batch
+        loss_sum = functional.cross_entropy(model(x), y, reduction="sum")
+        run.batch_weight.local = run.batch_weight.total = 0
+        (loss_sum * (run.world_size / micro_batch.step_count if micro_batch.count else 0.0)).backward()
+    return _gradients(model)
+
+
+def micro_batches_of_even_shares(run: dt.Run) -> list[float]:
+    """A plain backward pass over each is right; an evaluation in between changes nothing."""
+    model, held_out = new_net(), new_loader(5, 3, 0.4)
+    for micro_batch in new_loader(12, 6).micro_batches():
+        x, y = micro_batch.batch
+        with torch.no_grad():
+            for other in held_out.micro_batches():
+                model(other.batch[0])
+        functional.cross_entropy(model(x), y).backward()
+    return _gradients(model)
+
+
 def reading_ahead(batches: Any) -> Iterator[Any]:
     """Each batch is read before the one before it is given out."""
     iterator = iter(batches)
@@ -358,6 +393,9 @@ EXACT: dict[str, Callable[[dt.Run], list[float]]] = {
     "two adversaries, exact": functools.partial(adversaries, exact=True),
     "two modules stepped together": stepped_together,
     "micro-batches of one step": micro_batches_of_one_step,
+    "micro-batches with their units": units_of_micro_batches,
+    "micro-batches, weighted by the loop": micro_batches_weighted_by_the_loop,
+    "micro-batches of even shares": micro_batches_of_even_shares,
     "read ahead, even shares": read_ahead_of_even_shares,
     "left out after its forward": left_out_after_its_forward,
 }
