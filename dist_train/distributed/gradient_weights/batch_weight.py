@@ -260,8 +260,8 @@ def counted_placeholder() -> UsageError:
     """The error of units that count the sample of a placeholder."""
     return UsageError(
         "one of the batches in use is a placeholder, which counts no sample",
-        cause="its step has fewer samples than micro-batches, or two loaders are iterated together, or batches "
-        "are read ahead: one of these has no sample of this rank in its step",
+        cause="its step has fewer samples than micro-batches, or two loaders are iterated together, or "
+        "batches are read ahead: one of these has no sample of this rank in its step",
         hint="iterate loader.micro_batches() and give units=micro_batch.count",
     )
 

@@ -225,6 +225,26 @@ def test_the_sample_of_a_placeholder_is_not_counted() -> None:
     assert "placeholder, which counts no sample" in caught.value.tracebacks[0]
 
 
+def unlike_stages(what: str) -> None:
+    with dt.init(device="cpu", seed=0, timeout_s=10) as run:
+        model = dt.prepare(sequential(), "pipeline")
+        if what == "batches":
+            own = torch.utils.data.DistributedSampler(range(8), run.world_size, run.rank)
+            batches = [torch.full((1, 3), float(i)) for i in own]
+        else:
+            batches = BATCHES
+            if run.is_main:
+                torch.rand(1)
+        dt.forward_backward(model, batches, square_sum, [1] * 4)
+
+
+@pytest.mark.parametrize("what", ["batches", "random numbers"])
+def test_stages_that_read_or_draw_something_else_are_refused(what: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(unlike_stages, 2, args=(what,), after_failure_s=2)
+    assert f"unlike {what}" in caught.value.tracebacks[1]
+
+
 def refused_by_the_last_stage(loss: str) -> None:
     losses = {
         "twice": lambda m, x: (m(x) + m(x)).sum(),
