@@ -70,7 +70,7 @@ def load_weights_of(control: Control, state: Mapping[str, Any], loaded: LoadedCh
     part = replace(loaded, entries=weights)
     on_every_rank(control, lambda: check_fits(modules, part))
     apply(modules, part)
-    apply_buffers(modules, part, control.rank, same_world=False)
+    apply_buffers(modules, part, control.rank, same_mesh=False)
     if control.is_main:
         left = ", ".join(sorted(set(loaded.entries) - set(modules))) or "nothing"
         logger.info("begins with the weights of %s at step 0; not taken: %s", loaded.location, left)

@@ -11,7 +11,7 @@ from dist_train.checkpoint.run_context import note_restored, place_of, warn_of_d
 from dist_train.checkpoint.save_results import Restored
 from dist_train.checkpoint.state.per_rank import apply_per_rank, check_per_rank
 from dist_train.checkpoint.state.restore import apply, apply_buffers, check_fits, log_other_entries
-from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state
+from dist_train.checkpoint.state.rng_restore import apply_rng_state, check_rng_state, is_same_mesh
 from dist_train.checkpoint.store.last_finite import warn_of_restored
 from dist_train.checkpoint.store.reader import LoadedCheckpoint
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -52,7 +52,7 @@ def restore_together(
     on_every_rank(control, check)
     apply(state, loaded)
     apply_per_rank(state, loaded, rank, world_size)
-    apply_buffers(state, loaded, rank, manifest.world_size == world_size)
+    apply_buffers(state, loaded, rank, is_same_mesh(manifest, place))
     note_restored(manifest.step, loaded.location)
     if control.is_main:
         warn_of_restored(storage, manifest.step, loaded.reserved)

@@ -56,6 +56,13 @@ def holds_one_stage(module: nn.Module) -> bool:
     return hasattr(module, "_dist_train_pipeline")
 
 
+def first_holder(module: nn.Module, buffer: str) -> int:
+    """Return the lowest rank that computes with a buffer of this name: of a pipeline, one of its stage."""
+    pipeline: Any = getattr(module, "_dist_train_pipeline", None)
+    stages = () if pipeline is None else pipeline.cut.stages_of.get(buffer, ())
+    return int(pipeline.mesh.rank_of(0, stages[0], 0)) if stages else 0
+
+
 def sharded_modules(module: nn.Module) -> list[FSDPModule]:
     """Return the modules inside, itself included, that fully_shard has made units."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)

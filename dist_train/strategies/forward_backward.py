@@ -50,6 +50,7 @@ def forward_backward(
         )
     work = _Work(model, loss_sum)
     if runs_steps(strategy):
+        run.batch_weight.refuse_counted_placeholders(units)
         total = run.control.sum([float(sum(units)) if run.place.counts else 0.0])[0]
         if not total:
             raise UsageError(
@@ -59,6 +60,8 @@ def forward_backward(
         work.scale = run.place.data_size / total
         moved = [(to_device(batch, run.device), count) for batch, count in zip(batches, units, strict=True)]
         strategy.run_step(model, moved, work)
+        for _ in batches:  # where gradients are weighted, each backward pass says it by itself
+            run.batch_weight.backward_seen()
     else:
         for batch, count in zip(batches, units, strict=True):
             loss = loss_sum(model, to_device(batch, run.device))

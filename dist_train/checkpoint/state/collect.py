@@ -20,7 +20,7 @@ from dist_train.checkpoint.state.module_state import module_state, parameter_nam
 from dist_train.checkpoint.state.optimizers import encode_optimizer
 from dist_train.checkpoint.state.per_rank import PerRank, encode_per_rank
 from dist_train.checkpoint.state.sharded_tensors import ShardedTensor, take_out_sharded
-from dist_train.distributed.parameter_shards import holds_one_stage
+from dist_train.distributed.parameter_shards import first_holder, holds_one_stage
 from dist_train.errors import CheckpointError
 from dist_train.jobs.frozen_imports import without_collector
 
@@ -45,6 +45,7 @@ class CollectedState:
         aliases: manifest key of a tied tensor -> manifest key of the stored one.
         buffers: manifest key of a module's buffer -> its name under `rank<r>/buffer/`.
         local_buffers: buffers outside any state_dict, by their name under `rank<r>/buffer/`.
+        holders: of these, the rank whose value stands for that of all: in a pipeline of a stage that uses it.
         weights: the names of weights_hash -> manifest key of the stored tensor.
         per_rank: state key -> what is each rank's own; its entry has no content before it is gathered.
         sharded: state key -> tensors that are spread over ranks, by manifest key; `owned` has none of them.
@@ -56,6 +57,7 @@ class CollectedState:
     aliases: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
     local_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    holders: dict[str, int] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     per_rank: dict[str, PerRank] = field(default_factory=dict)
     sharded: dict[str, dict[str, ShardedTensor]] = field(default_factory=dict)
@@ -208,6 +210,7 @@ def _collect_module(key: str, module: nn.Module, out: CollectedState) -> JsonVal
         out.buffers[f"{prefix}/{name}"] = buffer_name(key, name)
     for name, tensor in found.local_buffers.items():
         out.local_buffers[buffer_name(key, name)] = tensor
+        out.holders[buffer_name(key, name)] = first_holder(module, name)
     if key == MAIN or not out.weights:
         out.weights = {name: f"{prefix}/{found.aliases.get(name, name)}" for name in found.tensors}
     return {"extra": encode(found.extra, f"{prefix}/extra state", out.owned[key])}

@@ -35,6 +35,10 @@ def encode_optimizer(
     packed = optimizer.state_dict()
     order = [name for group in group_names(optimizer, names, prefix) for name in group]
     state = {order[key] if isinstance(key, int) else key: value for key, value in packed["state"].items()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.is_meta:  # of another rank: an optimizer may make some for it, and never step it
+                state.pop(names[id(parameter)], None)
     groups: list[JsonValue] = []
     for index, (group, params) in enumerate(
         zip(packed["param_groups"], group_names(optimizer, names, prefix), strict=True)

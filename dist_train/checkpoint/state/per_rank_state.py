@@ -29,14 +29,16 @@ def own_tensors(
     """Return this rank's tensors by manifest key.
 
     `data<r>/rng/<name>`, if it speaks for its data coordinate; `rank<r>/buffer/<name>` where it differs
-    from rank 0's.
+    from rank 0's. Of a buffer outside any state_dict `rank0/buffer/<name>` is that of a rank that uses it.
     """
     own: dict[str, torch.Tensor] = {}
     if place.counts:
         own = {f"data{place.data_rank}/rng/{name}": rng for name, rng in capture_rng().items()}
     for name, tensor in collected.local_buffers.items():
-        # Outside any state_dict, so rank 0's copy has no other place.
-        if rank == 0 or name in differing:
+        # Outside any state_dict, so rank 0's copy has no other place. Other meshes take it on all ranks.
+        if rank == collected.holders[name]:
+            own[f"rank0/buffer/{name}"] = host(tensor)
+        elif rank and name in differing:
             own[f"rank{rank}/buffer/{name}"] = host(tensor)
     if rank > 0:
         tensors = collected.tensors

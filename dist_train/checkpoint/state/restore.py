@@ -118,10 +118,10 @@ def _has_sharded(value: Any) -> bool:
     return isinstance(value, dict) and any(is_sharded(item) for item in value.values())
 
 
-def apply_buffers(state: Mapping[str, Any], loaded: LoadedCheckpoint, rank: int, same_world: bool) -> None:
-    """Restore the buffers that are each rank's own; at another world size all ranks get rank 0's."""
+def apply_buffers(state: Mapping[str, Any], loaded: LoadedCheckpoint, rank: int, same_mesh: bool) -> None:
+    """Restore the buffers that are each rank's own; on another mesh all ranks get rank 0's."""
     buffers = loaded.below("rank0/buffer")
-    if same_world:
+    if same_mesh:
         buffers |= loaded.below(f"rank{rank}/buffer")
     for key, value in state.items():
         if kind_of(value) == "module":

@@ -30,7 +30,7 @@ def check_rng_state(loaded: LoadedCheckpoint, place: Place) -> None:
     Raises:
         CheckpointError: naming what is missing.
     """
-    if not _is_same_mesh(loaded.manifest, place):
+    if not is_same_mesh(loaded.manifest, place):
         return
     wanted = {*ALWAYS, CUDA} if _saved_on_gpu(loaded) and cuda_in_use() else set(ALWAYS)
     missing = sorted(wanted - set(loaded.below(_key(loaded.manifest, place))))
@@ -47,18 +47,15 @@ def apply_rng_state(loaded: LoadedCheckpoint, place: Place, rank: int) -> bool:
         run.rank_seeding.skip()  # else a dt.prepare after this would replace what is restored
     seed = loaded.reserved.get("seed")
     base, step = seed if isinstance(seed, int) else 0, loaded.manifest.step
-    if not _is_same_mesh(loaded.manifest, place):
+    if not is_same_mesh(loaded.manifest, place):
         derive_rng(base, step, place.data_rank)
         if rank == 0:
             logger.warning(
                 "step %s was saved by %s and is loaded by %s: each rank's RNG state is derived "
-                "again from (seed %s, step, rank)%s",
+                "again from (seed %s, step, rank), and all ranks take rank 0's buffers",
                 step,
                 *_differing(loaded.manifest, place),
                 base,
-                ""
-                if loaded.manifest.world_size == place.world_size
-                else ", and all ranks take rank 0's buffers",
             )
         return False
     states = loaded.below(_key(loaded.manifest, place))
@@ -80,7 +77,8 @@ def apply_rng_state(loaded: LoadedCheckpoint, place: Place, rank: int) -> bool:
     return False
 
 
-def _is_same_mesh(manifest: Manifest, place: Place) -> bool:
+def is_same_mesh(manifest: Manifest, place: Place) -> bool:
+    """Whether each rank is where it was at the save: what was a rank's own is its own again."""
     return (manifest.mesh, manifest.data_size) == (place.mesh, place.data_size)
 
 

@@ -7,7 +7,7 @@ with equal weight: each rank's gradient times `Share.weight` makes the result th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,22 @@ class BatchWeight:
             raise unlike_shares(weighting)
         return weighting[0].weight(world_size) if weighting else 1.0
 
+    def refuse_counted_placeholders(self, units: Sequence[int]) -> None:
+        """Check the units of the batches that wait for their backward passes: a placeholder has none.
+
+        Only where they are of one iteration: of several it is not known which batches these are.
+
+        Raises:
+            UsageError: more of them have units than have samples.
+        """
+        waiting = [slot for slot in self._slots if slot.waiting]
+        if self._by_hand is not None or len(waiting) != 1:
+            return
+        shares = waiting[0].newest_shares(min(len(units), waiting[0].waiting))
+        placeholders = sum(share.local == 0 and share.total > 0 for share in shares)
+        if placeholders > sum(count == 0 for count in units):
+            raise counted_placeholder()
+
     def forward_seen(self) -> None:
         """A prepared module runs: the batches that were handed out are in use from now on."""
         for slot in self._slots:
@@ -188,6 +204,11 @@ class BatchWeightSlot:
         owner._on_change()
 
     @property
+    def waiting(self) -> int:
+        """Batches that were handed out since a backward pass was seen."""
+        return self._since_backward
+
+    @property
     def left_unused(self) -> bool:
         """Whether the newest batch was trained on by no backward pass, where one was to be expected."""
         return self._since_backward > 0 and (self._trained or self._handed == 1)
@@ -222,11 +243,11 @@ class BatchWeightSlot:
         wanted = max(1, self.read_ahead.depth, self._since_backward) if self._runs else 0
         if self._kept_on:
             wanted = self._handed
-        for share, times in reversed(self._runs):
-            if wanted <= 0:
-                return
-            yield share
-            wanted -= times
+        yield from (share for share, _ in self._newest_runs(wanted))
+
+    def newest_shares(self, count: int) -> list[Share]:
+        """The shares of the batches that were handed out last, at most so many."""
+        return [share for share, times in self._newest_runs(count) for _ in range(times)]
 
     def backward_seen(self) -> None:
         """A backward pass reaches a prepared module."""
@@ -240,6 +261,13 @@ class BatchWeightSlot:
             return
         self.read_ahead.refuse_position(self.closed)
 
+    def _newest_runs(self, wanted: int) -> Iterator[tuple[Share, int]]:
+        for share, times in reversed(self._runs):
+            if wanted <= 0:
+                return
+            yield share, min(times, wanted)
+            wanted -= times
+
     def _hand_out(self) -> None:
         self.read_ahead.hand_out(threading.get_ident())
         self._handed += 1
@@ -249,6 +277,16 @@ class BatchWeightSlot:
             self._runs[-1] = (self.newest, self._runs[-1][1] + 1)
         else:
             self._runs.append((self.newest, 1))
+
+
+def counted_placeholder() -> UsageError:
+    """The error of units that count the sample of a placeholder."""
+    return UsageError(
+        "one of the batches in use is a placeholder, which counts no sample",
+        cause="its step has fewer samples than micro-batches, or two loaders are iterated together, or "
+        "batches are read ahead: one of these has no sample of this rank in its step",
+        hint="iterate loader.micro_batches() and give units=micro_batch.count",
+    )
 
 
 def unlike_shares(found: list[Share]) -> UsageError:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from dist_train.distributed.gradient_weights.batch_weight import BatchWeight
+from dist_train.distributed.gradient_weights.batch_weight import BatchWeight, counted_placeholder
 from dist_train.distributed.gradient_weights.exchange_check import ExchangeCheck
 from dist_train.distributed.gradient_weights.exchange_time import ExchangeTime
 from dist_train.distributed.gradient_weights.gradient_hooks import Factor, ModuleGradients
@@ -142,12 +142,7 @@ class Gradients:
         shares = [share for share in self._batch_weight.candidates() if not share.parts]
         empty = {share.local == 0 and share.total > 0 for share in shares}
         if len(empty) > 1:
-            raise UsageError(
-                "run.backward: one of the batches in use is a placeholder, which counts no sample",
-                cause="two loaders are iterated together or batches are read ahead, and one of these has "
-                "no sample of this rank in its step",
-                hint="iterate loader.micro_batches() and give units=micro_batch.count",
-            )
+            raise counted_placeholder()
         return True in empty
 
     def _sum_over_ranks(self, own: torch.Tensor) -> torch.Tensor:

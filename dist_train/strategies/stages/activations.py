@@ -31,7 +31,9 @@ _DTYPES = (
 )
 _MOST_TENSORS, _MOST_DIMENSIONS = 8, 8
 _OF_TENSOR = 3 + _MOST_DIMENSIONS
-_HEADER = 2 + _MOST_TENSORS * _OF_TENSOR
+# How many tensors, whether they are a tuple, and the seed of the pass; then each tensor.
+_OF_PASS = 3
+_HEADER = _OF_PASS + _MOST_TENSORS * _OF_TENSOR
 Group = torch_dist.ProcessGroup
 
 
@@ -75,14 +77,20 @@ def tensors_of(output: Any) -> list[Tensor]:
     return tensors
 
 
-def send_output(output: Any, to: int, headers: Group, group: Group, sending: Sending) -> list[Tensor]:
-    """Begin to send a stage's output; return its tensors."""
+def send_output(
+    output: Any, to: int, headers: Group, group: Group, sending: Sending, seed: int
+) -> list[Tensor]:
+    """Begin to send a stage's output; return its tensors.
+
+    Args:
+        seed: of the pass, which all stages have drawn.
+    """
     tensors = tensors_of(output)
     header = torch.zeros(_HEADER, dtype=torch.int64)
-    header[0], header[1] = len(tensors), int(isinstance(output, tuple))
+    header[:_OF_PASS] = torch.tensor([len(tensors), int(isinstance(output, tuple)), seed])
     for place, tensor in enumerate(tensors):
         row = [_DTYPES.index(tensor.dtype), int(tensor.requires_grad), tensor.dim(), *tensor.shape]
-        begin = 2 + place * _OF_TENSOR
+        begin = _OF_PASS + place * _OF_TENSOR
         header[begin : begin + len(row)] = torch.tensor(row)
     sending.send(header, to, headers)
     for tensor in tensors:
@@ -123,12 +131,24 @@ class _Begin(torch.autograd.Function):
 
 
 def receive_output(
-    source: int, headers: Group, group: Group, device: torch.device
+    source: int, headers: Group, group: Group, device: torch.device, seed: int
 ) -> tuple[Any, list[Received]]:
-    """Return what a stage has sent, and those of its tensors that want a gradient."""
+    """Return what a stage has sent, and those of its tensors that want a gradient.
+
+    Raises:
+        UsageError: that stage has drawn another seed.
+    """
     header = torch.zeros(_HEADER, dtype=torch.int64)
     receive(header, source, headers)
-    count, is_tuple, *rest = header.tolist()
+    count, is_tuple, theirs, *rest = header.tolist()
+    if theirs != seed:
+        raise UsageError(
+            "the stages of a pipeline draw unlike random numbers",
+            cause="outside of the model they draw the same ones: which samples come next, which tokens are "
+            "masked; here one has drawn more than the others, or has a seed of its own",
+            hint="dt.init(seed=...), and no torch.manual_seed by rank; what some ranks draw alone (a plot on "
+            "rank 0): from a generator of its own, torch.Generator()",
+        )
     tensors, wanting = [], []
     for place in range(count):
         dtype, requires_grad, dim, *shape = rest[place * _OF_TENSOR : (place + 1) * _OF_TENSOR]

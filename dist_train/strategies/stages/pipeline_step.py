@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dist_train.distributed.parameter_shards import sharded_modules
 from dist_train.errors import UsageError
+from dist_train.strategies.alike_tensors import are_alike, tensors_inside
 from dist_train.strategies.base import MicroBatchWork
 from dist_train.strategies.stages.action_order import action_order
 from dist_train.strategies.stages.activations import receive
@@ -37,7 +38,8 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
         work: its loss and backward pass.
 
     Raises:
-        UsageError: fewer micro-batches than stages, or a loss that does not go through the model.
+        UsageError: fewer micro-batches than stages, stages that read unlike batches, or a loss that does not
+            go through the model.
     """
     pipeline = pipeline_of(module)
     assert pipeline is not None
@@ -48,6 +50,8 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             cause="with fewer micro-batches than stages some of them never work at the same time",
             hint=f"trainer.accumulate={stages} or more (a loop of its own: so many batches per step)",
         )
+    if not pipeline.has_compared_batches:
+        _refuse_unlike_batches(pipeline, batches)
     step = _Step(pipeline, module, batches, work)
     for action in action_order(pipeline.schedule, pipeline.stage, stages, len(batches)):
         if action.kind == "forward":
@@ -56,6 +60,18 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             step.backward(action.micro)
     pipeline.sending.finish()
     finish_gradients(pipeline, module)
+
+
+def _refuse_unlike_batches(pipeline: Pipeline, batches: Sequence[B]) -> None:
+    """The first stage would compute with its inputs, and the last one compare with targets of others."""
+    pipeline.has_compared_batches = True
+    if not are_alike(tensors_inside(list(batches)), pipeline.groups.headers, torch.device("cpu")):
+        raise UsageError(
+            "the stages of a pipeline have unlike batches in the first training step",
+            cause="they compute every sample together, and must read the same ones",
+            hint="read the data with dt.loader, or by run.place.data_rank and run.place.data_size in place "
+            "of run.rank and run.world_size",
+        )
 
 
 class _Step(Generic[B]):

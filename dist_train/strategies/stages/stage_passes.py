@@ -99,6 +99,7 @@ class Pipeline:
         self.mesh, self.stage, self.groups, self.layers = mesh, stage, groups, layers
         self.cut, self.schedule, self.device = cut, schedule, device
         self.sending = Sending()
+        self.has_compared_batches = False
         self.current: StagePass | None = None
 
     @property
@@ -156,14 +157,14 @@ class Pipeline:
         else:
             groups = self.groups
             value, current.received = receive_output(
-                self.previous, groups.headers, groups.forward, self.device
+                self.previous, groups.headers, groups.forward, self.device, current.seed
             )
             with seeded(current.seed, 1, self.stage):
                 output = self.layers(value)
         if not self.is_last:
             groups = self.groups
             current.returned = send_output(
-                output, self.following, groups.headers, groups.forward, self.sending
+                output, self.following, groups.headers, groups.forward, self.sending, current.seed
             )
             if not torch.is_grad_enabled():
                 self.sending.finish(all_but=_AHEAD)
@@ -178,12 +179,13 @@ class Pipeline:
                 hint="dt.forward_backward(model, batches, loss_sum, units) does a step's passes; "
                 "to predict: with torch.no_grad()",
             )
-        output = self._through_stage(StagePass(seed=draw_seed()), args, kwargs)
-        groups = self.groups
+        current = StagePass(seed=draw_seed())
+        output = self._through_stage(current, args, kwargs)
+        groups, seed = self.groups, current.seed
         if self.is_last:
             for rank in groups.ranks[:-1]:
-                send_output(output, rank, groups.headers, groups.backward, self.sending)
+                send_output(output, rank, groups.headers, groups.backward, self.sending, seed)
         else:
-            output, _ = receive_output(groups.ranks[-1], groups.headers, groups.backward, self.device)
+            output, _ = receive_output(groups.ranks[-1], groups.headers, groups.backward, self.device, seed)
         self.sending.finish()
         return output

@@ -10,20 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as torch_dist
 from torch import Tensor, nn
 
 from dist_train.distributed.parameter_shards import exchange_device
-from dist_train.distributed.pytree import map_tensors
 from dist_train.errors import UsageError
+from dist_train.strategies.alike_tensors import are_alike, tensors_inside
 from dist_train.strategies.tensor_cut.layer_hooks import LayerMode
 from dist_train.strategies.tensor_cut.tensor_group import TensorGroup
 from dist_train.strategies.tensor_cut.whole_gradients import WholeGradients
 from dist_train.strategies.tensor_cut.whole_layers import compare_with_whole_layers
 from dist_train.strategies.warmup import trained_tensors
 
-# Relative; equal values give equal sums, but for kernels that add up in another order at each call.
-_TOLERANCE = 1e-5
 _INPUTS = (
     "the ranks of a tensor group have unlike inputs in the first training step",
     "they compute every sample together, and must read the same ones",
@@ -63,9 +60,7 @@ class _FirstForward:
     def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled():
             self._began = True
-            found: list[Tensor] = []
-            map_tensors([list(args), dict(kwargs)], lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-            self._compare(found, _INPUTS)
+            self._compare(tensors_inside([list(args), dict(kwargs)]), _INPUTS)
             self._compare_with_whole_layers(module, args, kwargs)
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -88,20 +83,6 @@ class _FirstForward:
             )
 
     def _compare(self, tensors: list[Tensor], said: tuple[str, str, str]) -> None:
-        found = _fingerprint(tensors)
-        both = torch.cat([found, -found]).to(exchange_device(found.device))
-        torch_dist.all_reduce(both, torch_dist.ReduceOp.MAX, group=self._group.group)
-        largest, smallest = both[: len(found)], -both[len(found) :]
-        if bool((largest - smallest > _TOLERANCE * largest.abs().maximum(smallest.abs())).any()):
+        device = exchange_device(torch.device("cpu"))
+        if not are_alike(tensors, self._group.group, device):
             raise UsageError(said[0], cause=said[1], hint=said[2])
-
-
-def _fingerprint(tensors: list[Tensor]) -> Tensor:
-    """A few float64 numbers of all elements and their places, finite always."""
-    numbers = []
-    for tensor in tensors:
-        flat = tensor.detach().reshape(-1).to(torch.float64).nan_to_num(1.0, 2.0, 3.0)
-        places = torch.arange(flat.numel(), dtype=torch.float64, device=flat.device).cos()
-        numbers.append(torch.stack([flat.sum(), (flat * places).sum(), flat.abs().sum()]))
-    total = torch.stack(numbers).sum(0).cpu() if numbers else torch.zeros(3, dtype=torch.float64)
-    return torch.cat([total, torch.tensor([float(sum(t.numel() for t in tensors))], dtype=torch.float64)])

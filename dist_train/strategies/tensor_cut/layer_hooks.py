@@ -52,7 +52,8 @@ class OwnParts:
 
     def watch(self, module: nn.Module) -> None:
         """Put them in place before each forward pass of this module, and take them out after it."""
-        module.register_forward_pre_hook(self._begin)
+        # Before the hooks of a layer that is a unit by itself: a rowwise one takes its bias out.
+        module.register_forward_pre_hook(self._begin, prepend=True)
         module.register_forward_hook(self._end, always_call=True)
 
     def _begin(self, module: nn.Module, args: Any) -> None:

@@ -109,6 +109,52 @@ def test_a_loop_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path
     assert run_ranks(loop, layout.ranks, args=(tmp_path / "parts", *words, 3)) == whole
 
 
+class Counted(nn.Linear):
+    """Counts its calls in a buffer outside the state_dict, and has one inside, such as a running mean."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean += x.detach().sum()
+        return super().forward(x)
+
+
+def counted(folder: Path, strategy: str, save: bool) -> dict[str, float]:
+    """Train one step and save, or load; this rank's buffers."""
+    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
+        torch.manual_seed(0)
+        model = dt.prepare(nn.Sequential(Counted(), Counted()), strategy)
+        optimizer = torch.optim.Adagrad(model.parameters())  # it makes state for all parameters at once
+        state = {"model": model, "optimizer": optimizer}
+        if save:
+            batches = [torch.full((1, 2), 1.0 + run.place.data_rank)] * 2
+            dt.forward_backward(model, batches, lambda m, x: m(x).sum(), [1, 1])
+            optimizer.step()
+            CheckpointManager(folder).save(1, state)
+        else:
+            CheckpointManager(folder).load_latest(state)
+        return {name: one.item() for name, one in dt.unwrap(model).named_buffers() if not one.is_meta}
+
+
+@pytest.mark.parametrize(("first", "then"), [("pipeline", "ddp"), ("ddp", "pipeline")])
+def test_another_mesh_of_as_many_ranks_has_the_buffers_of_one_copy(
+    tmp_path: Path, first: str, then: str
+) -> None:
+    saved = run_ranks(counted, 2, args=(tmp_path, first, True))
+    if first == "ddp":
+        expected = saved[0]
+        assert saved[1]["0.mean"] != expected["0.mean"]
+    else:
+        expected = saved[1] | {name: value for name, value in saved[0].items() if name.startswith("0.")}
+        assert saved[0]["1.calls"] == 0 < expected["1.calls"]
+    for found in run_ranks(counted, 2, args=(tmp_path, then, False)):
+        assert found == {name: expected[name] for name in found}
+
+
 def refused(folder: Path) -> str:
     with dt.init(device="cpu", timeout_s=30):
         model, _ = make(STAGES, 0)

@@ -200,6 +200,52 @@ def test_too_few_batches_and_a_model_that_is_not_called_are_refused_on_all_ranks
         assert "does not call its model" in never
 
 
+def placeholders(counted: bool) -> list[float]:
+    """Three samples in the last step of an epoch, and four micro-batches; mean losses of the steps."""
+    with dt.init(device="cpu", seed=0, timeout_s=10) as run:
+        model = dt.prepare(sequential(), "pipeline")
+        samples = torch.utils.data.TensorDataset(torch.arange(21.0).reshape(7, 3))
+        data = dt.loader(samples, 4, shuffle=False, accumulate=4)
+        found, batches, units = [], [], []
+        for (x,) in data:
+            batches.append(x)
+            units.append(len(x) if counted else run.batch_weight.local)
+            if data.step_complete:
+                found.append(dt.forward_backward(model, batches, square_sum, units))
+                batches, units = [], []
+        own = [torch.ones(1, 3)] * 4  # no batches of the loader: nothing is known of them
+        return [*found, dt.forward_backward(model, own, square_sum, [1] * 4)]
+
+
+def test_the_sample_of_a_placeholder_is_not_counted() -> None:
+    whole, samples = sequential(), torch.arange(21.0).reshape(7, 3)
+    expected = [square_sum(whole, x).item() / len(x) for x in (samples[:4], samples[4:], torch.ones(1, 3))]
+    assert run_ranks(placeholders, 2, args=(False,))[0] == pytest.approx(expected)
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(placeholders, 2, args=(True,), after_failure_s=2)
+    assert "placeholder, which counts no sample" in caught.value.tracebacks[0]
+
+
+def unlike_stages(what: str) -> None:
+    with dt.init(device="cpu", seed=0, timeout_s=10) as run:
+        model = dt.prepare(sequential(), "pipeline")
+        if what == "batches":
+            own = torch.utils.data.DistributedSampler(range(8), run.world_size, run.rank)
+            batches = [torch.full((1, 3), float(i)) for i in own]
+        else:
+            batches = BATCHES
+            if run.is_main:
+                torch.rand(1)
+        dt.forward_backward(model, batches, square_sum, [1] * 4)
+
+
+@pytest.mark.parametrize("what", ["batches", "random numbers"])
+def test_stages_that_read_or_draw_something_else_are_refused(what: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(unlike_stages, 2, args=(what,), after_failure_s=2)
+    assert f"unlike {what}" in caught.value.tracebacks[1]
+
+
 def refused_by_the_last_stage(loss: str) -> None:
     losses = {
         "twice": lambda m, x: (m(x) + m(x)).sum(),

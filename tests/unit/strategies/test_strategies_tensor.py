@@ -106,6 +106,16 @@ def test_own_loops_over_our_loader_train_as_one_process(
             assert step == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.multiprocess
+def test_a_layer_may_be_a_unit_by_itself() -> None:
+    """A rowwise one has a bias that is added once, to the sum."""
+    (expected,) = run_ranks(own_loop, 1, args=("single", {}, {}))
+    options = {"plan": PLAN, "units": ["gated", "down"]}
+    for found in run_ranks(own_loop, 2, args=("fsdp_tensor_parallel", options, {})):
+        for step, wanted in zip(found, expected, strict=True):
+            assert step == pytest.approx(wanted, rel=1e-9)
+
+
 def transformer_loss(strategy: str, precision: torch.dtype | None) -> tuple[float, list[float]]:
     """Loss of the byte-level transformer after three steps, and its attention's weights' norms."""
     with dt.init(device="cpu", seed=0, timeout_s=60):
