@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from source_tree import ROOT
@@ -30,6 +32,12 @@ def _load() -> ModuleType:
 guarantees = _load()
 
 
+@cache
+def ours() -> list[Any]:
+    """Our own proving tests; to parse all files takes a second."""
+    return list(guarantees.proving_tests())
+
+
 def problem_of(test) -> str | None:  # type: ignore[no-untyped-def]
     """Why a test proves nothing, if so: it is no test, or a marker leaves it out."""
     if not test.names[-1].startswith("test_"):
@@ -39,13 +47,13 @@ def problem_of(test) -> str | None:  # type: ignore[no-untyped-def]
 
 
 def test_the_committed_page_is_up_to_date() -> None:
-    expected = guarantees.page(guarantees.proving_tests())
+    expected = guarantees.page(ours())
     hint = "run: python docs/reference_pages/guarantees.py"
     assert guarantees.PAGE.read_text(encoding="utf-8") == expected, hint
 
 
 def test_every_proving_test_is_run() -> None:
-    tests = guarantees.proving_tests()
+    tests = ours()
     assert len(tests) > 80
     wrong = {test.test_id: problem for test in tests if (problem := problem_of(test))}
     assert not wrong
@@ -53,14 +61,14 @@ def test_every_proving_test_is_run() -> None:
 
 def test_ci_runs_every_target_but_the_soaks() -> None:
     ci = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
-    targets = {target.removeprefix("make ") for test in guarantees.proving_tests() for target in test.targets}
+    targets = {target.removeprefix("make ") for test in ours() for target in test.targets}
     assert targets - set(ci) == {"soak"}
 
 
 def test_every_claim_stands_alone() -> None:
     fragments = [
         test.test_id
-        for test in guarantees.proving_tests()
+        for test in ours()
         if re.match(r"(The same|So |Nor |That |Such )", test.claim) or not test.claim[0:1].strip()
     ]
     assert not fragments

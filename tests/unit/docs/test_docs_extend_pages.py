@@ -72,7 +72,7 @@ def test_the_launcher_starts_an_agent_on_each_host(
 
 @pytest.mark.multiprocess
 def test_the_strategy_keeps_the_contract(plug_in: PlugIn) -> None:
-    check_strategy(plug_in("strategy.md", "strategies", "ddp_float64", "STRATEGY"))
+    check_strategy(plug_in("strategy.md", "strategies", "ddp_float64", "STRATEGY"), worlds=(2,))
 
 
 def test_the_sink_keeps_the_contract_and_writes_every_second_step(plug_in: PlugIn, tmp_path: Path) -> None:

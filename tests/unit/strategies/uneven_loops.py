@@ -292,8 +292,7 @@ def micro_batches_weighted_by_the_loop(run: dt.Run) -> list[float]:
     """What its loss is divided by is the loop's own: it says that nothing is to be weighted."""
     model = new_net()
     for micro_batch in new_loader(N, N, accumulate=2).micro_batches():
-        x, y = micro_batch.batch
-        loss_sum = functional.cross_entropy(model(x), y, reduction="sum")
+        loss_sum = functional.cross_entropy(model(micro_batch.batch[0]), micro_batch.batch[1], reduction="sum")
         run.batch_weight.local = run.batch_weight.total = 0
         (loss_sum * (run.world_size / micro_batch.step_count if micro_batch.count else 0.0)).backward()
     return _gradients(model)
