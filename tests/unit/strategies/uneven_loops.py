@@ -289,10 +289,11 @@ def units_of_micro_batches(run: dt.Run) -> list[float]:
 
 
 def micro_batches_weighted_by_the_loop(run: dt.Run) -> list[float]:
-    """What its loss is divided by is the loop's own: it says that nothing is to be weighted."""
+    # It says that nothing is to be weighted.
     model = new_net()
     for micro_batch in new_loader(N, N, accumulate=2).micro_batches():
-        loss_sum = functional.cross_entropy(model(micro_batch.batch[0]), micro_batch.batch[1], reduction="sum")
+        x, y = micro_batch.batch
+        loss_sum = functional.cross_entropy(model(x), y, reduction="sum")
         run.batch_weight.local = run.batch_weight.total = 0
         (loss_sum * (run.world_size / micro_batch.step_count if micro_batch.count else 0.0)).backward()
     return _gradients(model)
@@ -301,8 +302,7 @@ def micro_batches_weighted_by_the_loop(run: dt.Run) -> list[float]:
 def micro_batches_of_even_shares(run: dt.Run) -> list[float]:
     """A plain backward pass over each is right; an evaluation in between changes nothing."""
     model, held_out = new_net(), new_loader(5, 3, 0.4)
-    for micro_batch in new_loader(12, 6).micro_batches():
-        x, y = micro_batch.batch
+    for x, y in (micro_batch.batch for micro_batch in new_loader(12, 6).micro_batches()):
         with torch.no_grad():
             for other in held_out.micro_batches():
                 model(other.batch[0])
