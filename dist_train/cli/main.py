@@ -35,6 +35,7 @@ VERBS = {
     "checkpoint": "List, verify, show, import and export checkpoints.",
     "predict": "Run a trained model over data, one process per device.",
     "estimate": "Show the memory that each rank will need, by strategy.",
+    "doctor": "Check the nodes of a job before it costs a day.",
     "config": "Show, check and describe configs.",
     "env": "Show what this process's environment says of its rank.",
     "devices": "Show the GPUs and who uses them; the cores and memory to be had.",
@@ -47,7 +48,7 @@ GROUPS = {
     "Begin": ("init", "launch", "drill"),
     "A run": ("status", "logs", "profile", "list", "cancel", "resume"),
     "Its results": ("checkpoint", "predict"),
-    "Before a run": ("devices", "config", "estimate", "env"),
+    "Before a run": ("doctor", "devices", "config", "estimate", "env"),
     "Shell": ("completion",),
 }
 _ALIASES = {"gpus": "devices"}

@@ -78,6 +78,11 @@ class RunDir:
         return self.path / "profile"
 
     @property
+    def doctor(self) -> Path:
+        """Of a job of `dist-train doctor`: node-<n>.json, peers-<n>.json by each node; report.json."""
+        return self.path / "doctor"
+
+    @property
     def control(self) -> Path:
         """Verdicts, stop files, the run key (0600)."""
         return self.path / "control"

@@ -16,4 +16,5 @@ launcher_options  the launcher's own options
 build_job         all of it together: a validated JobSpec
 prepare_run       the run directory, its config and plan
 submit_job        submit the plan or print it; then the handle or the live view
+doctor_job        the short job of `doctor`: its options, its launch, the facts in its output
 """

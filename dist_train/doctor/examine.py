@@ -1,0 +1,50 @@
+"""All rules in order; what several nodes have alike is one finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from dist_train.doctor.facts import Facts
+from dist_train.doctor.finding import SEVERITIES, Finding
+from dist_train.doctor.gpu_rules import gpu_findings
+from dist_train.doctor.limit_rules import limit_findings
+from dist_train.doctor.network_rules import network_findings
+from dist_train.doctor.speed_rules import speed_findings
+from dist_train.doctor.storage_rules import storage_findings
+from dist_train.doctor.version_rules import version_findings
+
+_RULES = (
+    version_findings,
+    gpu_findings,
+    network_findings,
+    speed_findings,
+    storage_findings,
+    limit_findings,
+)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Every finding, the worst first: a pure function of the facts."""
+    found = [*_end(facts), *(finding for rule in _RULES for finding in rule(facts))]
+    return sorted(merge(found), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for all nodes of which the same is true, in the order of the first."""
+    nodes: dict[Finding, dict[int, None]] = {}
+    for finding in findings:
+        nodes.setdefault(replace(finding, nodes=()), {}).update(dict.fromkeys(finding.nodes))
+    return [replace(finding, nodes=tuple(sorted(of))) for finding, of in nodes.items()]
+
+
+def _end(facts: Facts) -> Iterator[Finding]:
+    if facts.end is not None:
+        yield Finding(
+            "error",
+            "job",
+            facts.end.message or f"it ended with exit code {facts.end.code}",
+            (),
+            f"the doctor's own job ended with exit code {facts.end.code}, as a launch would",
+            facts.end.hint or "dist-train logs @last",
+        )
