@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from dist_train.agent import timeouts
 from dist_train.agent.coordination.address import own_loopback
@@ -13,7 +14,7 @@ from dist_train.agent.coordination.coordinator import CANCEL, INTERRUPT
 from dist_train.agent.coordination.coordinator_client import CoordinatorClient
 from dist_train.agent.coordination.endpoint import Endpoint, connect
 from dist_train.agent.coordination.handshake import Identity
-from dist_train.agent.coordination.messages import Bye, Join, Start, StopAsked, Verdict, Waiting
+from dist_train.agent.coordination.messages import Bye, Join, StacksAsked, Start, StopAsked, Verdict, Waiting
 from dist_train.agent.node_zero import NodeZero
 from dist_train.agent.platform.agent_exit import AgentExit
 from dist_train.agent.platform.base_platform import Platform
@@ -30,6 +31,9 @@ from dist_train.rundir.committed_steps import newest_step
 from dist_train.rundir.events import attempts_of_submission
 from dist_train.rundir.failure import Failure, read_failure
 from dist_train.rundir.outcome_text import render_failure
+
+if TYPE_CHECKING:
+    from dist_train.agent.workers.elastic_agent import NodeAgent
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ class Node:
         self._client: CoordinatorClient | None = None
         self._reached = ""  # the numeric address at which node 0 was reached
         self._node_zero: NodeZero | None = None
+        self._agent: NodeAgent | None = None
         self._earlier_exit: AgentExit | None = None
         self._check_submission_at = 0.0
         wait_for_signals(self._on_signal, self._graceful_stop.sigterm_came)
@@ -116,6 +121,7 @@ class Node:
                 agent = NodeAgent(
                     settings, client, self._output, self._graceful_stop, rendezvous, self._start_method
                 )
+                self._agent = agent
                 try:
                     run_agent(agent, self._is_over)
                 except AttemptOver:
@@ -164,7 +170,9 @@ class Node:
                 raise Preempted(f"node {settings.node} was stopped before it had reached node 0") from None
             raise
         self._reached = connection.peer_address
-        self._client = CoordinatorClient(connection, self._on_stop_from_node_0, self._on_waiting)
+        self._client = CoordinatorClient(
+            connection, self._on_stop_from_node_0, self._on_waiting, self._on_stacks
+        )
         if self._stop_reason is not None:
             self._client.send(StopAsked(settings.node, self._stop_reason))
         return self._client
@@ -241,6 +249,10 @@ class Node:
     def _on_stop_from_node_0(self, reason: str) -> None:
         self._stop_reason = self._stop_reason or reason
         self._graceful_stop.ask()
+
+    def _on_stacks(self, asked: StacksAsked) -> None:
+        if self._agent is not None:
+            self._agent.answer_stacks(asked)
 
     def _on_waiting(self, waiting: Waiting) -> None:
         text = f"waiting for {waiting.missing} since {waiting.waited_s:.0f} s; here: {waiting.here}"

@@ -15,6 +15,7 @@ from dist_train.agent.coordination.address import family_of
 from dist_train.agent.coordination.coordinator import Coordinator, Send, Timing
 from dist_train.agent.coordination.coordinator_server import CoordinatorServer
 from dist_train.agent.coordination.handshake import Identity
+from dist_train.agent.coordination.messages import StacksAsked
 from dist_train.agent.coordination.store_address import (
     EVERYWHERE,
     choose_store_address,
@@ -29,6 +30,7 @@ from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.host_port import loopback, loopback_of
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.lost_node import LostNode
+from dist_train.rundir.stacks_request import StacksRequest, read_request
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -156,6 +158,8 @@ class NodeZero:
                     self._server.agent_ended(lost)
                 if requests.cancelled():
                     self._on_cancel()
+                if (asked := requests.stacks()) is not None:
+                    self._server.send_to_all(StacksAsked(asked.id, list(asked.ranks)))
                 if (by := self._recorder.superseded) is not None:
                     why = f"the job's later start {by} has taken the run over"
                     self._server.end(why, self._platform.superseded_code)
@@ -175,12 +179,27 @@ class _ControlRequests:
         self._cancel = settings.run.cancel_request
         self._lost_node = settings.run.lost_node(settings.job)
         self._is_cancelled = self._is_lost = False
+        self._run = settings.run
+        self._stacks: tuple[int, int] | None = None
 
     def lost_node(self) -> LostNode | None:
         """Return the node whose agent has ended, the first time that it is seen."""
         found = None if self._is_lost else LostNode.read(self._lost_node)
         self._is_lost = self._is_lost or found is not None
         return found
+
+    def stacks(self) -> StacksRequest | None:
+        """Return a request for stacks, the first time that it is seen."""
+        try:
+            found = self._run.stacks_request.stat()
+        except FileNotFoundError:
+            return None
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stacks:
+            return None
+        request = read_request(self._run)
+        self._stacks = stamp
+        return request
 
     def cancelled(self) -> bool:
         """Whether `dist-train cancel` has asked, the first time that it is seen."""

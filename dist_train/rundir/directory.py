@@ -97,6 +97,11 @@ class RunDir:
         """Made by `dist-train cancel`, and seen by agent 0: save, stop, and stay ended."""
         return self.control / "cancel"
 
+    @property
+    def stacks_request(self) -> Path:
+        """Made by `dist-train stacks`, and seen by agent 0; each node answers in control/stacks-<id>/."""
+        return self.control / "stacks"
+
     def interrupted(self, job: str) -> Path:
         """Made by the launcher of `job` when Ctrl-C ends it, before it asks its agents to stop."""
         return self.control / f"interrupted-{job}"

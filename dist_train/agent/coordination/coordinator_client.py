@@ -12,6 +12,7 @@ from dist_train.agent.coordination.message_seal import WrongMac
 from dist_train.agent.coordination.messages import (
     Heartbeat,
     Message,
+    StacksAsked,
     Start,
     StopAsked,
     StopWorkers,
@@ -28,6 +29,7 @@ class CoordinatorClient:
     Args:
         on_stop: called with the reason when node 0 asks all nodes to save and stop.
         on_waiting: called with the nodes that have not joined yet.
+        on_stacks: called with a request for stacks; must return at once.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class CoordinatorClient:
         connection: AgentConnection,
         on_stop: Callable[[str], None],
         on_waiting: Callable[[Waiting], None],
+        on_stacks: Callable[[StacksAsked], None] = lambda asked: None,
     ) -> None:
         self._connection = connection
         self._on_stop = on_stop
         self._on_waiting = on_waiting
+        self._on_stacks = on_stacks
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self.start: Start | None = None
@@ -105,6 +109,8 @@ class CoordinatorClient:
                 self._on_stop(message.reason)
             case Waiting():
                 self._on_waiting(message)
+            case StacksAsked():
+                self._on_stacks(message)
         with self._changed:
             match message:
                 case Start():

@@ -95,6 +95,10 @@ class CoordinatorServer:
         """End the run on all nodes, without writing records."""
         self._do(lambda: self._coordinator.fault(why, code))
 
+    def send_to_all(self, message: Message) -> None:
+        """Send a message that changes nothing in the coordinator's state."""
+        self._do(lambda: [(node, message) for node in range(self._coordinator.nodes)])
+
     def agent_ended(self, lost: LostNode) -> None:
         """Pass on what the launcher saw of a node's agent."""
         self._do(lambda: self._coordinator.agent_ended(lost))

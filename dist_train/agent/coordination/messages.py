@@ -87,6 +87,14 @@ class StopAsked:
 
 
 @dataclass(frozen=True)
+class StacksAsked:
+    """`dist-train stacks` asks for the Python stacks of these ranks (empty: of all)."""
+
+    request: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
 class Bye:
     """The node has read the verdict and leaves."""
 
@@ -140,6 +148,7 @@ Message = (
     | NodeStopped
     | NodeDone
     | StopAsked
+    | StacksAsked
     | Bye
     | Heartbeat
     | Waiting
@@ -156,6 +165,7 @@ _TYPES: dict[str, type[Message]] = {
         NodeStopped,
         NodeDone,
         StopAsked,
+        StacksAsked,
         Bye,
         Heartbeat,
         Waiting,

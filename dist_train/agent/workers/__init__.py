@@ -5,7 +5,7 @@ rank                Rank: one rank as a process, its start and its signals
 start_method        StartMethod: ranks are forked from the warm parent, or spawned
 process_group       a rank's process group at the rank's end
 processes           Workers: the ranks of an attempt, watched by pidfd
-stack_dump          whether a rank is still printing its stacks
+stacks              Python stacks of ranks, for `dist-train stacks` and before a failed group is killed
 worker_environment  the environment of one rank
 rank_gpus           the GPUs of each rank: MIG slices, and HIP's variables
 cpu_binding         the CPUs of each rank: chosen by the agent

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,11 +38,13 @@ from dist_train.agent.coordination.messages import (
     NodeFailed,
     NodeStopped,
     RankExited,
+    StacksAsked,
     Start,
     Verdict,
 )
 from dist_train.agent.coordination.rendezvous import NodeRendezvous
 from dist_train.agent.settings import Settings
+from dist_train.agent.workers.stacks.collect_stacks import collect_stacks
 from dist_train.agent.workers.exit_watchdog import ExitWatchdog
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
@@ -55,6 +58,7 @@ from dist_train.agent.workers.start_method import StartMethod
 from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 from dist_train.errors import ExitCode
 from dist_train.jobs.orphans import end_processes
+from dist_train.rundir.stacks_request import write_answer
 from dist_train.rundir.stop_file import ExitMark, StopFile
 
 logger = logging.getLogger(__name__)
@@ -104,6 +108,21 @@ class NodeAgent(LocalElasticAgent):
         """Set the attempt that node 0 has started; the next `_start_workers` belongs to it."""
         self._attempt = start
         self._store_prefix = store_prefix
+
+    def answer_stacks(self, asked: StacksAsked) -> None:
+        """Collect the stacks of this node's ranks and write them, in a thread of its own."""
+        workers, settings = self._workers, self._settings
+        ranks = [] if workers is None else workers.ranks
+        chosen = [rank for rank in ranks if not asked.ranks or rank.rank in asked.ranks]
+
+        def answer() -> None:
+            try:
+                found = collect_stacks(chosen, settings.host)
+                write_answer(settings.run, asked.request, settings.node, settings.host, found)
+            except OSError as error:  # who asked has gone, or the disk is full: the training goes on
+                logger.info("stacks were asked for, and not written: %s", error)
+
+        threading.Thread(target=answer, name="agent-stacks", daemon=True).start()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         settings = self._settings

@@ -23,7 +23,7 @@ from dist_train.agent.workers.exit_descriptor import exit_descriptor
 from dist_train.agent.workers.process_group import end_group
 from dist_train.agent.workers.rank import UNREAPED, Rank
 from dist_train.agent.workers.rank_output import RankOutput
-from dist_train.agent.workers.stack_dump import may_be_dumping
+from dist_train.agent.workers.stacks.stack_dump import may_be_dumping
 from dist_train.errors import ExitCode
 from dist_train.rundir.log_text.output_stream import OutputStream
 from dist_train.rundir.stop_file import ExitMark

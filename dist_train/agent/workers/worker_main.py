@@ -33,6 +33,7 @@ from dist_train.agent.workers.bind_rank import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.script_pieces import script_pieces
+from dist_train.agent.workers.stacks.stack_answer import answer_stack_requests
 from dist_train.agent.workers.signals.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.signals.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
@@ -68,6 +69,7 @@ def main(argv: list[str], shared: SharedModules | None = None) -> NoReturn:
     # The agent asks for the stacks of a failed group (SIGUSR1) before it kills the group.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    answer_stack_requests()
     # Also for scripts that never import dist_train.
     keep_groups_once_torch_is_imported()
     if env.PROFILE in os.environ:

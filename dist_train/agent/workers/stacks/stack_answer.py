@@ -1,0 +1,76 @@
+"""In a rank: write the Python stacks of all threads when the agent asks, without touching the training.
+
+faulthandler alone would not do: its handler walks the frames of threads that run meanwhile. A thread that
+waits in sigwait reads them while it holds the interpreter's lock; it costs nothing until it is asked. Where
+C code holds the lock, so that this thread gets no turn, no frame can change either, and then the agent asks
+faulthandler. Both write to a file in memory of this process, which the agent opens by /proc.
+"""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+
+# Real-time signals, of which neither Slurm nor a library sends one; blocked here before anybody is asked.
+ASK = signal.SIGRTMIN + 4
+ASK_FAULTHANDLER = signal.SIGRTMIN + 5
+FILE_NAME = "dist-train-stacks"
+END = b"end of stacks\n"
+_file: int | None = None  # open as long as the process lives
+
+
+def answer_stack_requests() -> None:
+    """Begin to answer; in the main thread, before any other is started."""
+    global _file
+    try:
+        _file = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
+    except OSError:
+        return  # a sandbox without it: the agent says that this rank does not answer
+    # After the agent has emptied the file, faulthandler's text begins at its start.
+    _append(_file)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})  # by default it would end the process
+    faulthandler.register(ASK_FAULTHANDLER, file=_file, all_threads=True, chain=False)
+    # Not by `threading`: scripts count and list their threads.
+    _thread.start_new_thread(_answer, (_file,))
+
+
+def stacks_text(but: int) -> str:
+    """The stacks of all threads, the innermost call last, the main thread first.
+
+    Args:
+        but: the thread that asks.
+    """
+    import threading
+
+    main = threading.main_thread().ident
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident != but}
+    parts = []
+    for ident in sorted(frames, key=lambda ident: (ident != main, ident)):
+        lines = "".join(traceback.format_stack(frames[ident]))
+        parts.append(f"Thread {names.get(ident, 'without a name')}:\n{lines}")
+    return "".join(parts)
+
+
+def _answer(file: int) -> None:
+    own = _thread.get_ident()
+    while True:
+        signal.sigwait({ASK})
+        try:
+            text = stacks_text(own)
+        except Exception as error:  # a thread that ends meanwhile
+            text = f"{type(error).__name__}: {error}\n"
+        try:
+            os.write(file, text.encode(errors="replace") + END)
+        except OSError:
+            pass
+
+
+def _append(file: int) -> None:
+    import fcntl
+
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)

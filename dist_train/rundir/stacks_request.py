@@ -1,0 +1,84 @@
+"""`dist-train stacks` asks by a file in control/, and each node's agent answers by one."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dist_train.rundir.directory import RunDir
+from dist_train.rundir.records import read_json, write_json_atomic
+
+ANSWER_S = 10.0  # in which an agent has asked its ranks, with a margin
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """The stacks of one rank.
+
+    Args:
+        text: of all its threads; None where it gave none, see `problem`.
+        how: how they were read, where not by the rank itself.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    text: str | None = None
+    how: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class StacksRequest:
+    """A request: its name, and the ranks that are asked (empty: all)."""
+
+    id: str
+    ranks: tuple[int, ...] = ()
+
+
+def ask_for_stacks(run: RunDir, ranks: Sequence[int] = ()) -> StacksRequest:
+    """Write a request, which node 0 finds."""
+    request = StacksRequest(secrets.token_hex(6), tuple(ranks))
+    answers_folder(run, request.id).mkdir(mode=0o700)
+    write_json_atomic(run.stacks_request, asdict(request))
+    return request
+
+
+def read_request(run: RunDir) -> StacksRequest | None:
+    """The newest request; None where there is none."""
+    record = read_json(run.stacks_request)
+    return None if record is None else StacksRequest(str(record["id"]), tuple(record["ranks"]))
+
+
+def write_answer(run: RunDir, request: str, node: int, host: str, found: Sequence[RankStacks]) -> None:
+    """Answer for one node; raises OSError, also where the one who asked waits no more."""
+    record = {"host": host, "ranks": [asdict(one) for one in found]}
+    write_json_atomic(answers_folder(run, request) / f"node-{node}.json", record)
+
+
+def read_answers(run: RunDir, request: str) -> dict[int, list[RankStacks]]:
+    """Node -> the stacks of its ranks, as far as they are there."""
+    return {node: [RankStacks(**one) for one in record["ranks"]] for node, record in _answers(run, request)}
+
+
+def remove_request(run: RunDir, request: StacksRequest) -> None:
+    """Remove the answers, and the request if no other has come since."""
+    shutil.rmtree(answers_folder(run, request.id), ignore_errors=True)
+    if read_request(run) == request:
+        run.stacks_request.unlink(missing_ok=True)
+
+
+def answers_folder(run: RunDir, request: str) -> Path:
+    """Where the answers to a request are."""
+    return run.control / f"stacks-{request}"
+
+
+def _answers(run: RunDir, request: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for path in answers_folder(run, request).glob("node-*.json"):
+        node = path.stem.removeprefix("node-")
+        if node.isdecimal() and (record := read_json(path)) is not None:
+            yield int(node), record
