@@ -11,7 +11,7 @@ from dist_train.jobs.gpu_records import Gpu
 
 T = TypeVar("T")
 _MOST_LINKS = 18  # of an H100; NVML answers the others with an error
-# Reasons why a clock is held down that are faults: not idle, application clocks or a power limit that was set.
+# Reasons why a clock is held down that are faults: not idle, nor a clock or power limit that was set.
 _SLOWDOWNS = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 
 

@@ -111,4 +111,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-

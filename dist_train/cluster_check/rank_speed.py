@@ -34,7 +34,9 @@ def measure_all_reduces(device: torch.device, ranks: int) -> Iterator[AllReduceS
         yield AllReduceSpeed(backend=backend, ranks=ranks, size=size, seconds=median(times), wrong=wrong)
 
 
-def measure_links(device: torch.device, rank: int, procs: int, pairs: Sequence[tuple[int, int]]) -> list[LinkSpeed]:
+def measure_links(
+    device: torch.device, rank: int, procs: int, pairs: Sequence[tuple[int, int]]
+) -> list[LinkSpeed]:
     """The links that this rank sends over; every rank calls it with the same pairs.
 
     Pairs are measured in turns in which no rank has two.
@@ -59,7 +61,9 @@ def measure_links(device: torch.device, rank: int, procs: int, pairs: Sequence[t
 def neighbours(nodes: int, procs: int) -> list[tuple[int, int]]:
     """Each rank to the next on its node, and the first rank of each node to that of the next node."""
     within = [
-        (node * procs + local, node * procs + local + 1) for node in range(nodes) for local in range(procs - 1)
+        (node * procs + local, node * procs + local + 1)
+        for node in range(nodes)
+        for local in range(procs - 1)
     ]
     between = [(node * procs, (node + 1) % nodes * procs) for node in range(nodes)] if nodes > 1 else []
     return [*within, *between]

@@ -1,4 +1,4 @@
-"""What `dist-train doctor` concludes: facts of nodes and of the links between them in, findings out; no torch.
+"""What `dist-train doctor` concludes: facts of nodes and the links between them in, findings out; no torch.
 
 facts            what each node says of itself, and what was measured between them
 finding          one conclusion: severity, check, nodes, value, cause, hint

@@ -139,4 +139,6 @@ def _nodes(link: LinkSpeed) -> tuple[int, ...]:
 def _hint(link: LinkSpeed) -> str:
     if link.nodes[0] == link.nodes[1]:
         return "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` on that node; NCCL_DEBUG=INFO says the path"
-    return "is it the intended interface (--interface)? `ethtool IFACE`, `ibstat`; NCCL_DEBUG=INFO says the path"
+    return (
+        "is it the intended interface (--interface)? `ethtool IFACE`, `ibstat`; NCCL_DEBUG=INFO says the path"
+    )

@@ -44,7 +44,6 @@ from dist_train.agent.coordination.messages import (
 )
 from dist_train.agent.coordination.rendezvous import NodeRendezvous
 from dist_train.agent.settings import Settings
-from dist_train.agent.workers.stacks.collect_stacks import collect_stacks
 from dist_train.agent.workers.exit_watchdog import ExitWatchdog
 from dist_train.agent.workers.failure_report import failure_of
 from dist_train.agent.workers.graceful_stop import GracefulStop
@@ -54,6 +53,7 @@ from dist_train.agent.workers.processes import Workers
 from dist_train.agent.workers.rank import Rank
 from dist_train.agent.workers.rank_log import RankLog
 from dist_train.agent.workers.rank_output import RankOutput
+from dist_train.agent.workers.stacks.collect_stacks import collect_stacks
 from dist_train.agent.workers.start_method import StartMethod
 from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 from dist_train.errors import ExitCode

@@ -33,9 +33,9 @@ from dist_train.agent.workers.bind_rank import bind_to_cpus
 from dist_train.agent.workers.interpreter_exit import InterpreterExit
 from dist_train.agent.workers.process_title import set_title
 from dist_train.agent.workers.script_pieces import script_pieces
-from dist_train.agent.workers.stacks.stack_answer import answer_stack_requests
 from dist_train.agent.workers.signals.dropped_interrupts import raise_dropped_interrupts
 from dist_train.agent.workers.signals.rank_signals import agent_interrupts, stop_is_asked, take_sigterm
+from dist_train.agent.workers.stacks.stack_answer import answer_stack_requests
 from dist_train.distributed.group_teardown.process_group_lifetime import keep_groups_once_torch_is_imported
 from dist_train.errors import DistTrainError, ExitCode, forget_interrupt
 from dist_train.jobs.parent_death_signal import end_with_parent

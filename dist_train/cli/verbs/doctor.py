@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from dist_train.doctor.finding import Finding
 
 _HEADS = ("", "CHECK", "NODES", "FOUND")
-_HELP = """Check the nodes that a launch with these options would get: versions, GPUs, network, storage, limits.
+_HELP = """Check the nodes that a launch with these options would get: versions, GPUs, network, disks, limits.
 
-A short job, launched as any other, gathers facts on each node, measures clocks, files and links between them, and runs
-an all-reduce. Each finding has its cause and a hint. Ends with 0 if a launch would work, with 78 if not."""
+A short job, launched as any other, gathers facts on each node, measures clocks, files and links between
+them, and runs an all-reduce. Each finding has its cause and a hint. Ends with 0 if a launch would work, with
+78 if not."""
 _EXAMPLES = examples(
     "dist-train doctor  # this machine",
     "dist-train doctor --launcher slurm -p gpu --nodes 16 --gpus-per-node 8",

@@ -77,7 +77,7 @@ def _refuse_unreachable(opened: OpenedRun) -> None:
     if opened.run_dir_on_nodes is not None:
         raise UnavailableError(
             f"the agents of {opened.short_name} cannot be asked from here",
-            cause="a request is a file in control/ of the run directory, and that is on the nodes' run volume",
+            cause="a request is a file in control/ of the run directory, which is on the nodes' run volume",
             hint=f"where the volume is mounted: dist-train stacks {opened.run_dir_on_nodes}",
         )
 

@@ -58,7 +58,10 @@ def test_a_variable_that_names_no_interface() -> None:
 
 
 def test_infiniband_ports(tmp_path: Path) -> None:
-    for device, state, rate in (("mlx5_0", "4: ACTIVE", "400 Gb/sec (4X NDR)"), ("mlx5_1", "1: DOWN", "10 Gb/sec")):
+    for device, state, rate in (
+        ("mlx5_0", "4: ACTIVE", "400 Gb/sec (4X NDR)"),
+        ("mlx5_1", "1: DOWN", "10 Gb/sec"),
+    ):
         folder = tmp_path / device / "ports" / "1"
         folder.mkdir(parents=True)
         (folder / "state").write_text(f"{state}\n")
@@ -82,7 +85,12 @@ MOUNTS = r"""
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [("/shared/x", "nfs4"), ("/shared/runs of ann/1", "lustre"), ("/home", "ext4"), ("/sharedelsewhere", "tmpfs")],
+    [
+        ("/shared/x", "nfs4"),
+        ("/shared/runs of ann/1", "lustre"),
+        ("/home", "ext4"),
+        ("/sharedelsewhere", "tmpfs"),
+    ],
 )
 def test_the_kind_of_file_system(tmp_path: Path, folder: str, kind: str) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)

@@ -121,7 +121,11 @@ def node(number: int, **changed: Any) -> NodeFacts:
 
 def peer(one: int, other: int, **changed: Any) -> PeerFacts:
     """A connection of 0.1 ms, clocks alike."""
-    usual: dict[str, Any] = {"address": f"10.0.0.{other + 1} port 4000", "round_trip_s": 1e-4, "clock_ahead_s": 0.0}
+    usual: dict[str, Any] = {
+        "address": f"10.0.0.{other + 1} port 4000",
+        "round_trip_s": 1e-4,
+        "clock_ahead_s": 0.0,
+    }
     return PeerFacts(node=one, peer=other, **usual | changed)
 
 
@@ -137,7 +141,9 @@ def cluster(*changed: NodeFacts, nodes: int = 3, device: str = "cuda", **more: A
         "job": JobFacts(nodes=nodes, procs=2, device=device, launcher="slurm"),
         "nodes": tuple(others.get(number, node(number)) for number in range(nodes)),
         "peers": tuple(peer(a, b) for a in range(nodes) for b in range(nodes) if a != b),
-        "shared_files": tuple(SharedFileFacts(node=n, new_s=0.01, rewritten_s=0.001) for n in range(1, nodes)),
+        "shared_files": tuple(
+            SharedFileFacts(node=n, new_s=0.01, rewritten_s=0.001) for n in range(1, nodes)
+        ),
         "links": (
             *(link(2 * n, 2 * n + 1, 380e9) for n in range(nodes)),
             *(link(2 * n, (2 * n + 2) % (2 * nodes), 45e9) for n in range(nodes)),

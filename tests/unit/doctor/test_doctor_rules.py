@@ -421,7 +421,9 @@ TABLE: list[tuple[str, Facts, str, str, tuple[int, ...], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("facts", "severity", "check", "nodes", "parts"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+    ("facts", "severity", "check", "nodes", "parts"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
 )
 def test_what_is_wrong_is_the_one_finding(
     facts: Facts, severity: str, check: str, nodes: tuple[int, ...], parts: list[str]
@@ -449,7 +451,12 @@ def test_what_is_alike_on_all_nodes_is_one_finding() -> None:
 
 
 def test_a_node_behind_a_firewall_is_named() -> None:
-    peers = [peer(a, b, problem="refused") if 2 in (a, b) else peer(a, b) for a in range(4) for b in range(4) if a != b]
+    peers = [
+        peer(a, b, problem="refused") if 2 in (a, b) else peer(a, b)
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    ]
     found = [one for one in problems(cluster(nodes=4, peers=tuple(peers))) if one.check == "connections"]
     assert len(found) == 6
     assert all("node 2 is in all failed pairs" in one.cause for one in found)
@@ -464,5 +471,7 @@ def test_one_rank_alone_has_nothing_to_measure() -> None:
 
 
 def test_simulated_nodes_may_talk_over_loopback() -> None:
-    nodes = [node(n, host="laptop", network=network(n, loopback="127.0.1.1", interface="lo")) for n in range(3)]
+    nodes = [
+        node(n, host="laptop", network=network(n, loopback="127.0.1.1", interface="lo")) for n in range(3)
+    ]
     assert not problems(cluster(*nodes, device="cpu", links=(), all_reduces=()))
