@@ -24,7 +24,7 @@ def read_disk(what: Literal["run directory", "temporary files"], folder: Path, m
     """
     kind = file_system(folder)
     try:
-        room = os.statvfs(folder)
+        facts = os.statvfs(folder)
         seconds, locks = _try_files(folder, mark)
     except OSError as error:
         problem = f"{os.strerror(error.errno or 0)}"
@@ -33,9 +33,9 @@ def read_disk(what: Literal["run directory", "temporary files"], folder: Path, m
         what=what,
         path=str(folder),
         kind=kind,
-        free=room.f_frsize * room.f_bavail,
-        total=room.f_frsize * room.f_blocks,
-        free_files=room.f_favail if room.f_files else None,  # btrfs and some network ones count none
+        free=facts.f_frsize * facts.f_bavail,
+        total=facts.f_frsize * facts.f_blocks,
+        free_files=facts.f_favail if facts.f_files else None,  # btrfs and some network ones count none
         write_s=seconds,
         locks=locks,
     )

@@ -100,7 +100,7 @@ def python_surface() -> dict[str, Any]:
 
 def command_surface() -> dict[str, Any]:
     """The commands, their options, and the exit codes."""
-    from dist_train.cli.launch.launch_options import option_groups
+    from dist_train.cli.launch.launch_options import LaunchCommand, option_groups
     from dist_train.cli.main import VERBS, cli
     from dist_train.errors import ExitCode
 
@@ -114,12 +114,21 @@ def command_surface() -> dict[str, Any]:
     verbs: dict[str, Any] = {}
     for verb in VERBS:
         command = cli.get_command(None, verb)  # type: ignore[arg-type]
-        verbs[verb] = options_of(command) if verb != "launch" else "see launch"
+        verbs[verb] = (
+            options_of_groups(command) if isinstance(command, LaunchCommand) else options_of(command)
+        )
+    verbs["launch"] = "see launch"
     return {
         "verbs": verbs,
         "launch": groups,
         "exit codes": {code.name: int(code) for code in ExitCode},
     }
+
+
+def options_of_groups(command: Any) -> str:
+    """The options of a verb that has those of launch, less an adapter's own."""
+    common = [option for group in command.groups if group.launchers is None for option in group.options]
+    return " ".join(flag for option in common for flag in option.opts if flag.startswith("-"))
 
 
 def options_of(command: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import time
@@ -9,14 +10,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dist_train.agent.workers.rank import Rank
-from dist_train.agent.workers.stacks.stack_answer import ASK, ASK_FAULTHANDLER, END, FILE_NAME
+from dist_train.agent.workers.stacks.stack_answer import (
+    ASK,
+    ASK_FAULTHANDLER,
+    END,
+    FILE_NAME,
+    THREAD_NAME,
+)
 from dist_train.rundir.stacks_request import RankStacks
 
 _ANSWER_S = 3.0
 _FAULTHANDLER_S = 2.0
 _POLL_S = 0.02
 _QUIET_POLLS = 5  # faulthandler has no line that says the end
-_FIELD = re.compile(r"^(State|SigBlk|SigCgt):\s*(.*)$", re.MULTILINE)
+_FIELD = re.compile(r"^(State|SigCgt):\s*(.*)$", re.MULTILINE)
 _STATES = {
     "T": "it is stopped (SIGSTOP)",
     "t": "a debugger holds it",
@@ -29,12 +36,11 @@ def collect_stacks(ranks: Iterable[Rank], host: str) -> list[RankStacks]:
     """Ask all at once, then whose interpreter is held once more by faulthandler."""
     asked = [_AskedRank(rank) for rank in ranks if rank.returncode is None]
     for one in asked:
-        one.ask(int(ASK), "SigBlk")
+        one.ask()
     _wait(asked, lambda one: one.has_answered, _ANSWER_S)
-    held = [one for one in asked if one.text is None and one.file is not None]
+    held = [one for one in asked if not one.has_answered]
     for one in held:
-        one.ask(int(ASK_FAULTHANDLER), "SigCgt")
-        one.how = _HELD
+        one.ask_faulthandler()
     _wait(held, lambda one: one.is_quiet, _FAULTHANDLER_S)
     return [one.result(host) for one in asked]
 
@@ -48,22 +54,32 @@ class _AskedRank:
         self.file = _answer_file(self._pid)
         self.text: str | None = None
         self.how = ""
-        self._why = "" if self.file is not None else "it has not begun, or is another program by now"
+        self._why = ""
         self._size, self._polls = 0, 0
 
-    def ask(self, number: int, mask: str) -> None:
-        """Empty its file and send the signal, if the process has prepared for it: else it would end it."""
+    def ask(self) -> None:
+        """Ask the thread of it that answers, and no other: by default the signal would end the process."""
+        thread = _answering_thread(self._pid)
+        if thread is None or not self._empty():
+            self._why = self._why or "it has not begun, or is another program by now"
+            return
+        ctypes.CDLL(None).tgkill(self._pid, thread, int(ASK))
+
+    def ask_faulthandler(self) -> None:
+        """Let faulthandler write, if its handler is still installed."""
+        self.how = _HELD
+        caught = int(_status(self._pid).get("SigCgt", "0"), 16) >> (int(ASK_FAULTHANDLER) - 1) & 1
+        if caught and self._empty():
+            self._rank.send(int(ASK_FAULTHANDLER))
+
+    def _empty(self) -> bool:
         if self.file is None:
-            return
-        if not _has(self._pid, mask, number):
-            self._why = "its program has changed which signals it takes"
-            return
+            return False
         try:
             os.truncate(self.file, 0)
         except OSError as error:
             self._why = f"its answer cannot be read: {error.strerror}"
-            return
-        self._rank.send(number)
+        return not self._why
 
     @property
     def has_answered(self) -> bool:
@@ -115,15 +131,22 @@ def _answer_file(pid: int) -> Path | None:
     return None
 
 
+def _answering_thread(pid: int) -> int | None:
+    """The kernel's number of the rank's thread that waits to be asked."""
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text(errors="replace").strip() == THREAD_NAME:
+                return int(task.name)
+    except OSError:
+        pass
+    return None
+
+
 def _status(pid: int) -> dict[str, str]:
     try:
         return dict(_FIELD.findall(Path(f"/proc/{pid}/status").read_text()))
     except OSError:
         return {}
-
-
-def _has(pid: int, mask: str, number: int) -> bool:
-    return bool(int(_status(pid).get(mask, "0"), 16) >> (number - 1) & 1)
 
 
 def _state(pid: int) -> str:

@@ -14,17 +14,20 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 
-# Real-time signals, of which neither Slurm nor a library sends one; blocked here before anybody is asked.
+# Real-time signals, of which neither Slurm nor a library sends one. The first is sent to one thread alone,
+# which has blocked it: no mask of the process or of what it starts is changed.
 ASK = signal.SIGRTMIN + 4
 ASK_FAULTHANDLER = signal.SIGRTMIN + 5
 FILE_NAME = "dist-train-stacks"
+THREAD_NAME = "dt-stacks"  # as the kernel knows it, which keeps 15 letters
 END = b"end of stacks\n"
 _file: int | None = None  # open as long as the process lives
 
 
 def answer_stack_requests() -> None:
-    """Begin to answer; in the main thread, before any other is started."""
+    """Begin to answer; called once, in the main thread."""
     global _file
     try:
         _file = os.memfd_create(FILE_NAME, os.MFD_CLOEXEC)
@@ -32,7 +35,6 @@ def answer_stack_requests() -> None:
         return  # a sandbox without it: the agent says that this rank does not answer
     # After the agent has emptied the file, faulthandler's text begins at its start.
     _append(_file)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})  # by default it would end the process
     faulthandler.register(ASK_FAULTHANDLER, file=_file, all_threads=True, chain=False)
     # Not by `threading`: scripts count and list their threads.
     _thread.start_new_thread(_answer, (_file,))
@@ -57,6 +59,11 @@ def stacks_text(but: int) -> str:
 
 
 def _answer(file: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})  # by default it would end the process
+    try:
+        Path(f"/proc/self/task/{_thread.get_native_id()}/comm").write_text(THREAD_NAME, encoding="ascii")
+    except OSError:
+        return  # nobody finds it, so that nobody asks
     own = _thread.get_ident()
     while True:
         signal.sigwait({ASK})
