@@ -91,6 +91,7 @@ def test_every_rank_says_where_it_is_or_why_not(tmp_path: Path) -> None:
         assert "wait_for_batch" not in log, "stacks are no output of the rank"
 
 
+@pytest.mark.proof
 @pytest.mark.proves("`dist-train stacks` changes no bit of a run", limits="CPU; 2 x 2 ranks, loader workers")
 def test_a_run_that_is_asked_again_and_again_has_the_same_bits(tmp_path: Path, launch: Launch) -> None:
     words = ("--nodes", 2, "--gpus-per-node", 2, "--env", "SLOW_S=0.0125", SLOW)
@@ -118,6 +119,7 @@ def test_a_run_that_has_ended_has_no_ranks(tmp_path: Path, launch: Launch) -> No
     assert "no rank of short runs: it is done" in done.stderr
 
 
+@pytest.mark.proof
 def test_nobody_is_waited_for_longer_than_the_bound(tmp_path: Path) -> None:
     """An agent that is stopped answers nothing: its ranks are named, the others are printed."""
     (tmp_path / "train.py").write_text("import time\nopen('began-0', 'w').close()\ntime.sleep(600)")

@@ -1,0 +1,147 @@
+"""Limits and disks in which one thing is wrong, and the finding that they must give."""
+
+from __future__ import annotations
+
+from made_facts import GIB, cluster, disk, limits, node
+
+from dist_train.doctor.facts import Amount, Facts, SharedFileFacts
+
+# id, facts, severity, check, nodes, parts of value, cause and hint together
+LIMITS_AND_DISKS: list[tuple[str, Facts, str, str, tuple[int, ...], list[str]]] = [
+    (
+        "small /dev/shm",
+        cluster(*(node(n, limits=limits(shm_total=64 << 20, shm_free=64 << 20)) for n in range(3))),
+        "warning",
+        "/dev/shm",
+        (0, 1, 2),
+        ["64.0 MiB free of 64.0 MiB", "--shm 8Gi"],
+    ),
+    (
+        "no /dev/shm",
+        cluster(node(1, limits=limits(shm_total=None))),
+        "error",
+        "/dev/shm",
+        (1,),
+        ["none"],
+    ),
+    (
+        "few open files",
+        cluster(node(1, limits=limits(nofile=256))),
+        "warning",
+        "ulimit -n",
+        (1,),
+        ["256 open files", "ulimit -n 4096"],
+    ),
+    (
+        "too few open files for node 0",
+        cluster(node(0, limits=limits(nofile=64, nofile_hard=64))),
+        "error",
+        "ulimit -n",
+        (0,),
+        ["at most 64", "9 connections"],
+    ),
+    (
+        "locked memory beside InfiniBand",
+        cluster(node(1, limits=limits(memlock=65536))),
+        "error",
+        "ulimit -l",
+        (1,),
+        ["64.0 KiB", "ibv_reg_mr", "--rdma"],
+    ),
+    (
+        "few processes",
+        cluster(node(1, limits=limits(nproc=100))),
+        "warning",
+        "ulimit -u",
+        (1,),
+        ["100 processes"],
+    ),
+    (
+        "a core for two",
+        cluster(node(1, limits=limits(cores=Amount(amount=1, machine=64, reason="CPU quota")))),
+        "warning",
+        "cores",
+        (1,),
+        ["1 of 64 for 2 processes", "CPU quota", "--cpus-per-gpu"],
+    ),
+    (
+        "little memory",
+        cluster(node(1, limits=limits(memory=Amount(amount=GIB, machine=64 * GIB, reason="cgroup")))),
+        "warning",
+        "memory",
+        (1,),
+        ["1.0 GiB of 64.0 GiB for 2 processes", "--mem"],
+    ),
+    (
+        "a full disk",
+        cluster(node(1, disks=(disk(free=1 << 20),))),
+        "error",
+        "run directory",
+        (1,),
+        ["1.0 MiB free", "ends with 74"],
+    ),
+    (
+        "little room",
+        cluster(node(1, disks=(disk(free=2 * GIB, what="temporary files", path="/tmp"),))),
+        "warning",
+        "temporary files",
+        (1,),
+        ["2.0 GiB free", "set TMPDIR"],
+    ),
+    (
+        "no inodes",
+        cluster(node(1, disks=(disk(free_files=12),))),
+        "warning",
+        "run directory",
+        (1,),
+        ["12 files"],
+    ),
+    (
+        "read-only",
+        cluster(node(1, disks=(disk(problem="Read-only file system"),))),
+        "error",
+        "run directory",
+        (1,),
+        ["Read-only file system", "--run-dir"],
+    ),
+    (
+        "a slow disk",
+        cluster(node(1, disks=(disk(write_s=1.5),))),
+        "warning",
+        "run directory",
+        (1,),
+        ["1500 ms"],
+    ),
+    (
+        "no locks",
+        cluster(node(1, disks=(disk(locks=False),))),
+        "warning",
+        "run directory",
+        (1,),
+        ["flock does not work"],
+    ),
+    (
+        "old content after a close",
+        cluster(nodes=2, shared_files=(SharedFileFacts(node=1, new_s=0.1, rewritten_s=3.0, stale=True),)),
+        "warning",
+        "shared files",
+        (0, 1),
+        ["after 3.0 s", "close-to-open", "actimeo"],
+    ),
+    (
+        "never seen",
+        cluster(nodes=2, shared_files=(SharedFileFacts(node=1),)),
+        "error",
+        "shared files",
+        (0, 1),
+        ["node 1 never saw a new file"],
+    ),
+    (
+        "late",
+        cluster(nodes=2, shared_files=(SharedFileFacts(node=1, new_s=30.0, rewritten_s=0.1),)),
+        "warning",
+        "shared files",
+        (0, 1),
+        ["after 30.0 s"],
+    ),
+]
