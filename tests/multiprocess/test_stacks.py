@@ -77,9 +77,11 @@ def test_every_rank_says_where_it_is_or_why_not(tmp_path: Path) -> None:
         assert main.startswith("Thread MainThread:")
         assert "in wait_for_batch\n    time.sleep(600)" in main
         assert "in wait_for_batch" in prefetch
-        assert "worker_main" in main, "down to the first frame"
+        assert "in <module>\n    wait_for_batch()" in main
+        assert "worker_main" not in main, "without the agent's own calls"
         assert "in hold_the_interpreter" in held["text"]
         assert "C code holds its interpreter" in held["how"]
+        assert "MainThread" not in held["text"], "it has not been woken up"
         assert (stopped["text"], stopped["problem"]) == (None, "it is stopped (SIGSTOP)")
         assert "in wait_for_batch" in cleared["text"], "also where the script has set its signals"
         one = stacks(tmp_path, "--rank", "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import linecache
 import os
 import re
 import time
@@ -24,6 +25,7 @@ _FAULTHANDLER_S = 2.0
 _POLL_S = 0.02
 _QUIET_POLLS = 5  # faulthandler has no line that says the end
 _FIELD = re.compile(r"^(State|SigCgt):\s*(.*)$", re.MULTILINE)
+_CALL = re.compile(r'  File "(.*)", line (\d+),? in ')
 _STATES = {
     "T": "it is stopped (SIGSTOP)",
     "t": "a debugger holds it",
@@ -52,6 +54,7 @@ class _AskedRank:
         self._rank = rank
         self._pid = rank.process.pid
         self.file = _answer_file(self._pid)
+        self._thread = _answering_thread(self._pid)
         self.text: str | None = None
         self.how = ""
         self._why = ""
@@ -59,18 +62,21 @@ class _AskedRank:
 
     def ask(self) -> None:
         """Ask the thread of it that answers, and no other: by default the signal would end the process."""
-        thread = _answering_thread(self._pid)
-        if thread is None or not self._empty():
-            self._why = self._why or "it has not begun, or is another program by now"
+        if self._thread is None or not self._empty():
+            self._why = self._why or _state(self._pid) or "it has not begun, or is another program by now"
             return
-        ctypes.CDLL(None).tgkill(self._pid, thread, int(ASK))
+        self._send(ASK)
 
     def ask_faulthandler(self) -> None:
         """Let faulthandler write, if its handler is still installed."""
         self.how = _HELD
         caught = int(_status(self._pid).get("SigCgt", "0"), 16) >> (int(ASK_FAULTHANDLER) - 1) & 1
         if caught and self._empty():
-            self._rank.send(int(ASK_FAULTHANDLER))
+            self._send(ASK_FAULTHANDLER)
+
+    def _send(self, number: int) -> None:
+        """Signal that thread: a call of the kernel in which another waits is not interrupted."""
+        ctypes.CDLL(None).tgkill(self._pid, self._thread, int(number))
 
     def _empty(self) -> bool:
         if self.file is None:
@@ -102,15 +108,26 @@ class _AskedRank:
     def result(self, host: str) -> RankStacks:
         """What it has answered, or why it has not."""
         if self.text is None:
-            why = "it has ended" if self._rank.returncode is not None else self._why or _state(self._pid)
+            ended = "it has ended" if self._rank.returncode is not None else ""
+            why = ended or self._why or _state(self._pid) or "it gave no answer in time"
             return RankStacks(self._rank.rank, host, self._pid, problem=why)
-        return RankStacks(self._rank.rank, host, self._pid, self.text, self.how)
+        return RankStacks(self._rank.rank, host, self._pid, with_source(self.text), self.how)
 
     def _content(self) -> bytes:
         try:
             return b"" if self.file is None else self.file.read_bytes()
         except OSError:
             return b""
+
+
+def with_source(text: str) -> str:
+    """Put the line of source below each call, as tracebacks have it."""
+    lines = []
+    for line in text.splitlines():
+        lines.append(line)
+        if (call := _CALL.match(line)) and (source := linecache.getline(call[1], int(call[2])).strip()):
+            lines.append(f"    {source}")
+    return "\n".join(lines) + "\n"
 
 
 def _wait(asked: Iterable[_AskedRank], is_done: Callable[[_AskedRank], bool], timeout_s: float) -> None:
@@ -135,7 +152,7 @@ def _answering_thread(pid: int) -> int | None:
     """The kernel's number of the rank's thread that waits to be asked."""
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            if (task / "comm").read_text(errors="replace").strip() == THREAD_NAME:
+            if (task / "comm").read_bytes().strip() == THREAD_NAME:
                 return int(task.name)
     except OSError:
         pass
@@ -150,4 +167,5 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def _state(pid: int) -> str:
-    return _STATES.get(_status(pid).get("State", "?")[:1], "it gave no answer in time")
+    """Why a process that is there does nothing; empty where the kernel does not say."""
+    return _STATES.get(_status(pid).get("State", "?")[:1], "")
