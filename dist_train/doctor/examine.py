@@ -26,7 +26,8 @@ _RULES = (
 
 def examine(facts: Facts) -> list[Finding]:
     """Every finding, the worst first: a pure function of the facts."""
-    found = [*_end(facts), *(finding for rule in _RULES for finding in rule(facts))]
+    # The job's own error last: what the others found may be its cause.
+    found = [*(finding for rule in _RULES for finding in rule(facts)), *_end(facts)]
     return sorted(merge(found), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -39,12 +40,13 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _end(facts: Facts) -> Iterator[Finding]:
-    if facts.end is not None:
-        yield Finding(
-            "error",
-            "job",
-            facts.end.message or f"it ended with exit code {facts.end.code}",
-            (),
-            f"the doctor's own job ended with exit code {facts.end.code}, as a launch would",
-            facts.end.hint or "dist-train logs @last",
-        )
+    """How the job failed; its error as our errors are written: what, then its cause and its hint."""
+    if facts.end is None:
+        return
+    what, *rest = facts.end.message.splitlines() or [f"it ended with exit code {facts.end.code}"]
+    parts = {key.strip(): text.strip() for key, mark, text in (line.partition(":") for line in rest) if mark}
+    why = f"the doctor's own job ended with exit code {facts.end.code}, as a launch would"
+    cause = f"{parts['cause']} ({why})" if "cause" in parts else why
+    yield Finding(
+        "error", "job", what, (), cause, facts.end.hint or parts.get("hint", "dist-train logs @last")
+    )

@@ -273,10 +273,10 @@ NETWORK_AND_SPEED: list[tuple[str, Facts, str, str, tuple[int, ...], list[str]]]
     ),
     (
         "a job that has failed",
-        cluster(end=JobEnd(code=78, message="node 1 has another torch", hint="one image")),
+        cluster(end=JobEnd(code=78, message="node 1 has another torch\n  cause: 2.12\n  hint:  one image")),
         "error",
         "job",
         (),
-        ["node 1 has another torch", "exit code 78", "one image"],
+        ["node 1 has another torch", "2.12 (the doctor's own job ended with exit code 78", "one image"],
     ),
 ]
