@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from launchers._kubernetes.manifest.kubernetes_options import Options
 from launchers._kubernetes.manifest.names import object_name, run_label
 from launchers._kubernetes.runner.object_submission import Submission
 from launchers._kubernetes.runner.torchx_session import TorchxSession
+from launchers._kubernetes.runner.volume_command import run_beside
 from launchers._kubernetes.state import job_result
 from launchers._kubernetes.state.handles import Job, read_handle
 from launchers._kubernetes.state.job_record import MANIFESTS, SUBMISSION, JobRecord, submission_bytes
@@ -142,6 +143,17 @@ class KubernetesLauncher(Launcher):
             self._session(handle, job, record).cancel()
             record.write_cancelled()
             self._cancelled_at[handle.text] = time.monotonic()
+
+    def command_on_nodes(
+        self, handle: JobHandle, run_dir: str, words: Sequence[str], timeout_s: float
+    ) -> str:
+        """The output of `python WORDS` in a pod of its own that has the run volume."""
+        job, record = _job_of(handle), _record(run_dir)
+        submitted = record.submission
+        if submitted is None:
+            raise NotFoundError(f"{run_dir} has no record of what was submitted")
+        spec, options = submitted
+        return run_beside(self._session(handle, job, record).cluster(), job, spec, options, words, timeout_s)
 
     def left_after_end(self, handle: JobHandle, run_dir: str) -> str:
         """The job object, which keeps the pods, their logs and all that it owns until --ttl."""

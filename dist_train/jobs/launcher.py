@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -189,6 +189,15 @@ class Launcher(ABC):
     def run_dir_on_nodes(self, spec: JobSpec) -> Path | None:
         """The run directory as the nodes see it, where this machine does not see it; None: it is the same."""
         return None
+
+    def command_on_nodes(
+        self, handle: JobHandle, run_dir: str, words: Sequence[str], timeout_s: float
+    ) -> str:
+        """The output of `python WORDS` where the run directory is, for a launcher with `run_dir_on_nodes`."""
+        raise UnavailableError(
+            f"the launcher {self.name} runs no commands beside a job",
+            hint="call dist-train on a machine that sees the run directory",
+        )
 
     def left_after_end(self, handle: JobHandle, run_dir: str) -> str:
         """What of an ended job is still in the cluster, and what removes it; empty where there is nothing."""

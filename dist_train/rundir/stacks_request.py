@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.records import read_json, write_json_atomic
 
-ANSWER_S = 10.0  # in which an agent has asked its ranks, with a margin
+# An agent has asked its ranks after 5 s; beside that, node 0 sees the request, and who asks the answers,
+# through a shared disk.
+BOUND_S = 30.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,23 @@ class StacksRequest:
 
     id: str
     ranks: tuple[int, ...] = ()
+
+
+def ask_and_wait(
+    run: RunDir, nodes: Collection[int], ranks: Sequence[int] = (), bound_s: float = BOUND_S
+) -> list[RankStacks]:
+    """Ask, and wait for the answers of these nodes; return those that have come within the bound, by rank."""
+    request = ask_for_stacks(run, ranks)
+    deadline = time.monotonic() + bound_s
+    try:
+        while True:
+            answers = read_answers(run, request.id)
+            if set(nodes) <= answers.keys() or time.monotonic() > deadline:
+                found = [one for of_node in answers.values() for one in of_node]
+                return sorted(found, key=lambda one: one.rank)
+            time.sleep(_POLL_S)
+    finally:
+        remove_request(run, request)
 
 
 def ask_for_stacks(run: RunDir, ranks: Sequence[int] = ()) -> StacksRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -16,17 +15,10 @@ from dist_train.cli.run.find_run import OpenedRun, open_run
 from dist_train.cli.run.job_state import query_state
 from dist_train.errors import ExitCode, NotFoundError, UnavailableError, UsageError
 from dist_train.rundir.name_ranks import name_ranks
-from dist_train.rundir.stacks_request import (
-    ANSWER_S,
-    RankStacks,
-    ask_for_stacks,
-    read_answers,
-    remove_request,
-)
+from dist_train.rundir.stacks_command import command_words, read_output
+from dist_train.rundir.stacks_request import RankStacks, ask_and_wait
 
-_POLL_S = 0.1
-# Beside what the ranks take: node 0 sees the request, and this machine the answers, through a shared disk.
-_SHARED_DISK_S = 20.0
+_POD_S = 150.0  # for a pod that asks: to be put on a node, to load its image, to ask
 
 
 @click.command(
@@ -40,17 +32,13 @@ _SHARED_DISK_S = 20.0
 def stacks(run: str, rank: int | None, as_json: bool) -> int:
     """Print the Python stacks of RUN's ranks, each of its threads. The run goes on unchanged.
 
-    Ranks with the same stacks are printed once. Takes at most 30 s; ends with 69 if a rank has not answered,
-    and names it.
+    Ranks with the same stacks are printed once. Takes at most 30 s (on Kubernetes a pod asks, which has to
+    start first); ends with 69 if a rank has not answered, and names it.
     """
     opened = open_run(run)
     ranks = _expected(opened, rank)
-    _refuse_unreachable(opened)
-    request = ask_for_stacks(opened.run, () if rank is None else (rank,))
-    try:
-        found = _await_answers(opened, request.id, ranks)
-    finally:
-        remove_request(opened.run, request)
+    _refuse_ended(opened)
+    found = _ask(opened, ranks, () if rank is None else (rank,))
     whole = [*found, *_silent(opened, ranks, found)]
     if as_json:
         print_json({"run_dir": opened.run.path, "ranks": [asdict(one) for one in whole]})
@@ -66,7 +54,7 @@ def _expected(opened: OpenedRun, rank: int | None) -> list[int]:
     return list(range(size)) if rank is None else [rank]
 
 
-def _refuse_unreachable(opened: OpenedRun) -> None:
+def _refuse_ended(opened: OpenedRun) -> None:
     state = query_state(opened)
     if state.phase != "running":
         raise NotFoundError(
@@ -74,24 +62,20 @@ def _refuse_unreachable(opened: OpenedRun) -> None:
             cause=state.detail or None,
             hint=f"dist-train status {opened.short_name}",
         )
-    if opened.run_dir_on_nodes is not None:
-        raise UnavailableError(
-            f"the agents of {opened.short_name} cannot be asked from here",
-            cause="a request is a file in control/ of the run directory, which is on the nodes' run volume",
-            hint=f"where the volume is mounted: dist-train stacks {opened.run_dir_on_nodes}",
-        )
 
 
-def _await_answers(opened: OpenedRun, request: str, ranks: Sequence[int]) -> list[RankStacks]:
-    deadline = time.monotonic() + ANSWER_S + _SHARED_DISK_S
-    nodes = {rank // opened.spec.procs_per_node for rank in ranks}
-    while True:
-        answers = read_answers(opened.run, request)
-        late = time.monotonic() > deadline
-        if late or nodes <= answers.keys():
-            found = [one for node in sorted(answers) for one in answers[node]]
-            return sorted(found, key=lambda one: one.rank)
-        time.sleep(_POLL_S)
+def _ask(opened: OpenedRun, ranks: Sequence[int], chosen: Sequence[int]) -> list[RankStacks]:
+    nodes = sorted({rank // opened.spec.procs_per_node for rank in ranks})
+    on_nodes = opened.run_dir_on_nodes
+    if on_nodes is None:
+        return ask_and_wait(opened.run, nodes, chosen)
+    click.echo("[dist-train] asking by a pod on the run volume: some seconds until it runs", err=True)
+    words = command_words(on_nodes, nodes, chosen)
+    said = opened.launcher.command_on_nodes(opened.handle, opened.run_dir, words, _POD_S)
+    try:
+        return read_output(said)
+    except ValueError as error:
+        raise UnavailableError(f"the pod that asked has no answer: {error}") from error
 
 
 def _silent(opened: OpenedRun, ranks: Sequence[int], found: Sequence[RankStacks]) -> list[RankStacks]:

@@ -9,5 +9,6 @@ preflight          checks of queue and run volume before anything is created
 object_submission  create the objects of a plan, replacing a finished start of the same run
 scheduler          the TorchX scheduler for Job, JobSet and TrainJob
 volcano_scheduler  the one for Volcano, over TorchX's own
+volume_command     a short command beside a job, in a pod with the same run volume
 torchx_session     one job through TorchX's Runner: submit, status, logs, cancel
 """

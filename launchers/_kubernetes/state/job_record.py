@@ -43,6 +43,12 @@ class JobRecord:
         return None if record is None else JobSpec.from_json(record["spec"])
 
     @property
+    def submission(self) -> tuple[JobSpec, Options] | None:
+        """The job spec and the options of the plan."""
+        record = read_json(self.run.plan / SUBMISSION)
+        return None if record is None else (JobSpec.from_json(record["spec"]), Options(**record["options"]))
+
+    @property
     def ttl(self) -> str | None:
         """--ttl of the plan; None: the ended job is never removed by itself, or there is no record."""
         ttl = ((read_json(self.run.plan / SUBMISSION) or {}).get("options") or {}).get("ttl")
