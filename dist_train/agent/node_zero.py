@@ -30,7 +30,7 @@ from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.host_port import loopback, loopback_of
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.lost_node import LostNode
-from dist_train.rundir.stacks_request import StacksRequest, read_request
+from dist_train.rundir.requests.stacks_request import StacksRequest, read_request
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.2

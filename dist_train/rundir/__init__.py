@@ -10,6 +10,7 @@ committed_steps   steps of the committed checkpoints
 this_machine      which machine this is: for whom a pid means something
 file_age          how old a file is, by its file system's clock
 stop_file         one node's stop flag and progress slots, shared by its agent and its ranks
+requests/         what commands ask a running job's agents for
 lost_node         control/lost-node-<job>: a node whose agent has ended
 metric_text       a record of metrics.jsonl as a console line
 attempt_lines     the agent's line at the start of an attempt, written and read

@@ -58,7 +58,7 @@ from dist_train.agent.workers.start_method import StartMethod
 from dist_train.agent.workers.worker_environment import WORKER_IDENTICAL, worker_environment
 from dist_train.errors import ExitCode
 from dist_train.jobs.orphans import end_processes
-from dist_train.rundir.stacks_request import write_answer
+from dist_train.rundir.requests.stacks_request import write_answer
 from dist_train.rundir.stop_file import ExitMark, StopFile
 
 logger = logging.getLogger(__name__)

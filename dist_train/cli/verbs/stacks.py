@@ -15,8 +15,8 @@ from dist_train.cli.run.find_run import OpenedRun, open_run
 from dist_train.cli.run.job_state import query_state
 from dist_train.errors import ExitCode, NotFoundError, UnavailableError, UsageError
 from dist_train.rundir.name_ranks import name_ranks
-from dist_train.rundir.stacks_command import command_words, read_output
-from dist_train.rundir.stacks_request import RankStacks, ask_and_wait
+from dist_train.rundir.requests.stacks_command import command_words, read_output
+from dist_train.rundir.requests.stacks_request import RankStacks, ask_and_wait
 
 _POD_S = 150.0  # for a pod that asks: to be put on a node, to load its image, to ask
 

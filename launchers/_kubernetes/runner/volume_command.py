@@ -63,9 +63,10 @@ def beside_spec(spec: JobSpec) -> JobSpec:
 
 def manifest(beside: JobSpec, options: Options, words: Sequence[str]) -> Mapping[str, Any]:
     """A Job whose pod is like the run's, --pod-patch included, with this command in the agent's place."""
-    plain = options.model_copy(
-        update={"kind": "job", "resource": (), "secret_ref": (), "rdma": False, "shm": None}
-    )
+    changed: dict[str, Any] = {"kind": "job", "resource": (), "secret_ref": (), "rdma": False, "shm": None}
+    if options.kind == "volcano":
+        changed["queue"] = None  # a queue of Volcano's
+    plain = options.model_copy(update=changed)
     template = pod_template(app_of(beside, plain), beside, plain)
     container = template["spec"]["containers"][0]
     container["command"] = [plain.python, *words]

@@ -18,7 +18,7 @@ from dist_train.agent.workers.stacks.stack_answer import (
     FILE_NAME,
     THREAD_NAME,
 )
-from dist_train.rundir.stacks_request import RankStacks
+from dist_train.rundir.requests.stacks_request import RankStacks
 
 _ANSWER_S = 3.0
 _FAULTHANDLER_S = 2.0

@@ -1,7 +1,7 @@
-"""`python -m dist_train.rundir.stacks_command RUN_DIR NODES RANKS`: ask where the run directory is seen.
+"""`python -m dist_train.rundir.requests.stacks_command`: ask where the run directory is seen.
 
-For launchers whose run directory the user's machine does not see: they run this beside the job. NODES and
-RANKS are numbers with commas; no rank means all. It prints one line.
+For launchers whose run directory the user's machine does not see: they run this beside the job. Its words are
+RUN_DIR NODES RANKS; the last two are numbers with commas, no rank means all. It prints one line.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dist_train.rundir.directory import RunDir
-from dist_train.rundir.stacks_request import RankStacks, ask_and_wait
+from dist_train.rundir.requests.stacks_request import RankStacks, ask_and_wait
 
-_MODULE = "dist_train.rundir.stacks_command"
+_MODULE = "dist_train.rundir.requests.stacks_command"
 _MARK = "dist-train stacks: "
 
 
