@@ -36,6 +36,8 @@ def test_options_and_their_values() -> None:
     assert offered("dist-train logs --at") == ["--attempt"]
     assert offered("dist-train launch --gpus-per") == ["--gpus-per-node"]
     assert offered("dist-train launch --launcher s") == ["slurm"]
+    assert offered("dist-train doctor --launcher s") == ["slurm"]
+    assert offered("dist-train doctor --inter") == ["--interface"]
     assert offered("dist-train launch --nodes 2 --device c") == ["cpu", "cuda"]
 
 
@@ -47,7 +49,8 @@ def test_a_target_is_a_file_and_after_a_script_all_is_the_scripts() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["status", "logs", "cancel", "resume", "checkpoint verify", "checkpoint list"]
+    "verb",
+    ["status", "logs", "stacks", "doctor --of", "cancel", "resume", "checkpoint verify", "checkpoint list"],
 )
 def test_the_runs_here(make_run: Callable[..., Any], verb: str) -> None:
     make_run("digits-1")
