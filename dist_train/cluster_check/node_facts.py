@@ -76,6 +76,8 @@ def read_versions(device: str) -> dict[str, str]:
 def _of_cuda() -> dict[str, str]:
     import torch
 
+    if torch.version.hip is not None:
+        return {"ROCm of torch": torch.version.hip}
     built = torch.version.cuda or "none"
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.version.cuda else "none"  # type: ignore[no-untyped-call]
     return {"CUDA of torch": built, "NCCL": nccl, **driver_versions()}

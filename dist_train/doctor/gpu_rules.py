@@ -35,7 +35,8 @@ def _all(facts: Facts) -> tuple[int, ...]:
 
 def _count(facts: Facts, node: NodeFacts) -> Iterator[Finding]:
     wanted = facts.job.procs
-    if len(node.gpus) < wanted:
+    # A rank is shown its own MIG slice alone; the agent has counted them.
+    if len(node.gpus) < wanted and not any(":" in gpu.number for gpu in node.gpus):
         yield Finding(
             "error",
             "GPUs",

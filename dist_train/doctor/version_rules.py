@@ -10,8 +10,8 @@ from dist_train.doctor.facts import Facts, NodeFacts
 from dist_train.doctor.finding import Finding
 
 # Ranks of one job exchange bytes by these: other versions hang, crash or compute something else.
-_ALIKE = ("dist-train", "torch", "CUDA of torch", "NCCL")
-_SHOWN = ("dist-train", "torch", "Python", "CUDA of torch", "NCCL", "driver")
+_ALIKE = ("dist-train", "torch", "CUDA of torch", "ROCm of torch", "NCCL")
+_SHOWN = ("dist-train", "torch", "Python", "CUDA of torch", "ROCm of torch", "NCCL", "driver")
 
 
 def version_findings(facts: Facts) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def _differences(facts: Facts) -> Iterator[Finding]:
 
 def _driver(node: NodeFacts) -> Iterator[Finding]:
     built, driver = node.versions.get("CUDA of torch", ""), node.versions.get("CUDA of the driver", "")
-    if not built or built == "none":
+    if built == "none":
         yield Finding(
             "error",
             "versions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_facts import cluster, network, node, peer, problems
+from made_facts import cluster, gpu, network, node, peer, problems
 from wrong_facts import NETWORK_AND_SPEED, NODES
 from wrong_limits import LIMITS_AND_DISKS
 
@@ -26,6 +26,19 @@ def test_what_is_wrong_is_the_one_finding(
     for part in parts:
         assert part in f"{found.value}\n{found.cause}\n{found.hint}"
     assert found.cause
+
+
+def test_a_slice_of_a_gpu_per_rank_and_amds_gpus_are_no_problem() -> None:
+    slices = [node(n, gpus=(gpu(0, number="0:1", nvlinks=()),)) for n in range(3)]
+    assert not problems(cluster(*slices, links=()))
+    rocm = {"dist-train": "0.1.0", "torch": "2.13.0", "ROCm of torch": "7.1"}
+    assert not problems(cluster(*(node(n, versions=rocm) for n in range(3))))
+
+
+def test_fewer_gpus_than_processes() -> None:
+    found = problems(cluster(node(1, gpus=()), links=()))
+    errors = [one for one in found if one.severity == "error"]
+    assert [(one.nodes, one.value) for one in errors] == [((1,), "0 GPUs for 2 processes")]
 
 
 def test_a_healthy_cluster_has_no_problem_and_says_what_was_looked_at() -> None:
