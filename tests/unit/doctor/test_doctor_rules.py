@@ -29,7 +29,7 @@ def test_what_is_wrong_is_the_one_finding(
 
 
 def test_a_slice_of_a_gpu_per_rank_and_amds_gpus_are_no_problem() -> None:
-    slices = [node(n, gpus=(gpu(0, number="0:1", nvlinks=()),)) for n in range(3)]
+    slices = [node(n, gpus=(gpu(0).model_copy(update={"number": "0:1", "nvlinks": ()}),)) for n in range(3)]
     assert not problems(cluster(*slices, links=()))
     rocm = {"dist-train": "0.1.0", "torch": "2.13.0", "ROCm of torch": "7.1"}
     assert not problems(cluster(*(node(n, versions=rocm) for n in range(3))))
