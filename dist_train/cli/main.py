@@ -29,6 +29,7 @@ VERBS = {
     "resume": "Go on with a run from its newest good checkpoint.",
     "status": "Say how a run is doing: its step, loss, failure.",
     "logs": "Print a run's log, by rank and attempt.",
+    "events": "Print what happened to a run, also while it happens.",
     "stacks": "Print the Python stacks of a running job's ranks.",
     "profile": "Show where the time of profiled steps went.",
     "cancel": "End a run: it saves, stops and stays ended.",
@@ -47,7 +48,7 @@ VERBS = {
 # The headings of --help, in the order of a run's life.
 GROUPS = {
     "Begin": ("init", "launch", "drill"),
-    "A run": ("status", "logs", "stacks", "profile", "list", "cancel", "resume"),
+    "A run": ("status", "logs", "events", "stacks", "profile", "list", "cancel", "resume"),
     "Its results": ("checkpoint", "predict"),
     "Before a run": ("doctor", "devices", "config", "estimate", "env"),
     "Shell": ("completion",),

@@ -8,4 +8,5 @@ panel            a snapshot as lines of text
 suspend          Ctrl-Z removes the panel, and it is drawn again afterwards
 detached_output  what a detached local run prints, within the limit of logs
 follow_job       waits for the end of a job, and reports it
+status_watch     `status --watch`
 """

@@ -4,6 +4,7 @@ find_run            a run by name, directory or handle; job.json
 run_owner           whose run it is
 job_state           the state of a job, queried from its launcher
 run_summary         attempt, checkpoint, metrics and failure from the run's records
+run_filter          which runs `list` shows
 run_status          both together: what `status` and `list` show
 choose_checkpoint   the checkpoint that arguments mean
 find_config         the config that an argument means: a file, or a run's

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from dist_train import registry
+from dist_train.cli.options.param_types import OneOf
 from dist_train.cli.options.shell_complete import folders
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import age, number, render_table
 from dist_train.cli.run.find_run import ROOT, all_runs, note_skipped, open_found
+from dist_train.cli.run.run_filter import RunFilter
 from dist_train.cli.run.run_owner import denied
 from dist_train.cli.run.run_status import RunStatus, query_status, status_record
 from dist_train.errors import DistTrainError, ExitCode, NotFoundError
+from dist_train.jobs.launcher import Phase
 from dist_train.rundir import RunDir
 from dist_train.rundir.display_number import display_number
 
@@ -28,7 +32,11 @@ _HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS
     "list",
     cls=Verb,
     context_settings=SPELLINGS,
-    epilog=examples("dist-train list", "dist-train list --all-dirs . --json"),
+    epilog=examples(
+        "dist-train list",
+        "dist-train list --status running --launcher slurm",
+        "dist-train list --all-dirs . --json",
+    ),
 )
 @json_option
 @once(
@@ -37,15 +45,26 @@ _HEADS = ("NAME", "PHASE", "LAUNCHER", "NODES x PROCS", "ATTEMPT", "STEP", "LOSS
     shell_complete=folders,
     help="Every run anywhere below DIR.  [default: those in ./runs]",
 )
-def list_runs(as_json: bool, all_dirs: str | None) -> int:
-    """List the runs: phase, size, newest checkpoint's step, last loss, time since the submission."""
+@once("--status", "phase", type=OneOf(get_args(Phase)), help="Only runs in this phase.")
+@once("--launcher", type=OneOf(registry.names("launchers")), help="Only runs of this launcher.")
+@once("--name", metavar="PATTERN", help="Only runs whose name fits: 'digits-*'.")
+def list_runs(
+    as_json: bool, all_dirs: str | None, phase: str | None, launcher: str | None, name: str | None
+) -> int:
+    """List the runs: phase, size, newest checkpoint's step, last loss, time since the submission.
+
+    A run that --name or --launcher leaves out is not asked for, nor is its scheduler.
+    """
+    only = RunFilter(name, launcher, phase)
     runs = all_runs(skipped=note_skipped) if all_dirs is None else _below(Path(all_dirs))
-    found: list[tuple[RunDir, RunStatus | DistTrainError]] = [(run, _status(run)) for run in runs]
+    asked = [(run, _status(run)) for run in runs if only.may_match(run)]
+    found = [(run, status) for run, status in asked if only.matches_phase(_phase(status))]
     if as_json:
         print_json({"runs": [_object(run, status) for run, status in found]})
         return int(ExitCode.OK)
     if not found:
-        click.echo(f"[dist-train] no runs in {Path(all_dirs or ROOT).absolute()}", err=True)
+        what = "no such runs" if only.is_set else "no runs"
+        click.echo(f"[dist-train] {what} in {Path(all_dirs or ROOT).absolute()}", err=True)
         return int(ExitCode.OK)
     # The first column is an argument for other verbs: below another folder the path.
     rows = [_row(run.path.name if all_dirs is None else str(run.path), status) for run, status in found]
@@ -79,6 +98,10 @@ def _status(run: RunDir) -> RunStatus | DistTrainError:
         return error
     except PermissionError as error:  # a run whose records only its owner may read
         return denied(Path(error.filename or run.path))
+
+
+def _phase(status: RunStatus | DistTrainError) -> str:
+    return status.state.phase if isinstance(status, RunStatus) else "unknown"
 
 
 def _object(run: RunDir, status: RunStatus | DistTrainError) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dist_train.cli.live.status_watch import watch_status
 from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, run_argument
 from dist_train.cli.output.json_output import print_json
@@ -14,7 +15,7 @@ from dist_train.cli.run.find_run import OpenedRun, open_run
 from dist_train.cli.run.job_state import is_unknown
 from dist_train.cli.run.run_status import RunStatus, query_status, status_record
 from dist_train.cli.run.run_summary import RunSummary
-from dist_train.errors import ExitCode
+from dist_train.errors import ExitCode, UsageError
 from dist_train.rundir import metric_text
 from dist_train.rundir.display_number import display_number
 from dist_train.rundir.failure import Failure
@@ -27,7 +28,7 @@ from dist_train.rundir.outcome_text import root_cause_name, time_rows
     epilog=examples(
         "dist-train status  # of the newest run",
         "dist-train status digits-1 --json",
-        "dist-train status --exit-code; echo $?  # for scripts",
+        "dist-train status --watch --exit-code; echo $?  # wait for the end",
     ),
 )
 @run_argument
@@ -35,13 +36,18 @@ from dist_train.rundir.outcome_text import root_cause_name, time_rows
 @click.option(
     "--exit-code", "returns_exit_code", is_flag=True, help="End with the run's exit code (69: none yet)."
 )
-def status(run: str, as_json: bool, returns_exit_code: bool) -> int:
+@click.option("--watch", is_flag=True, help="Print it again whenever it changes, until the run has ended.")
+def status(run: str, as_json: bool, returns_exit_code: bool, watch: bool) -> int:
     """Say where RUN is, and who answered. Ends with 0 if it could answer."""
+    if as_json and watch:
+        raise UsageError("--json prints one object, and --watch several", hint="give one of them")
     opened = open_run(run)
     found = query_status(opened)
+    if watch:
+        found = watch_status(opened, found, lambda one: render_pairs(_pairs(one)))
     if as_json:
         print_json(status_record(found))
-    else:
+    elif not watch:
         click.echo(render_pairs(_pairs(found)))
     if not returns_exit_code:
         return int(ExitCode.UNAVAILABLE if is_unknown(found.state) else ExitCode.OK)

@@ -50,7 +50,17 @@ def test_a_target_is_a_file_and_after_a_script_all_is_the_scripts() -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["status", "logs", "stacks", "doctor --of", "cancel", "resume", "checkpoint verify", "checkpoint list"],
+    [
+        "status",
+        "logs",
+        "events",
+        "stacks",
+        "doctor --of",
+        "cancel",
+        "resume",
+        "checkpoint verify",
+        "checkpoint list",
+    ],
 )
 def test_the_runs_here(make_run: Callable[..., Any], verb: str) -> None:
     make_run("digits-1")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_one_line_per_run(make_run: Callable[..., Any], dist_train: Any) -> None:
     make_run("a-1", nodes=2, procs_per_node=4).began().trained(7, 0.125).finished(0)
@@ -54,3 +56,43 @@ def test_only_the_end_of_long_metrics_is_read(make_run: Callable[..., Any], dist
     with made.run.metrics.open("a") as file:
         file.write('{"kind": "train", "step": 501, "lo')  # torn by a kill
     assert json.loads(dist_train("list", "--json").out)["runs"][0]["train"]["step"] == 500
+
+
+def test_filters_leave_runs_out(make_run: Callable[..., Any], dist_train: Any) -> None:
+    make_run("digits-1").began().finished(0)
+    make_run("digits-2")
+    make_run("text-1").began().finished(0)
+
+    def names(*words: str) -> list[str]:
+        return [run["name"] for run in json.loads(dist_train("list", "--json", *words).out)["runs"]]
+
+    assert names("--status", "done") == ["digits-1", "text-1"]
+    assert names("--name", "digits-*") == ["digits-1", "digits-2"]
+    assert names("--name", "digits-*", "--status", "pending") == ["digits-2"]
+    assert names("--launcher", "local") == ["digits-1", "digits-2", "text-1"]
+    assert names("--launcher", "slurm") == []
+    said = dist_train("list", "--status", "failed")
+    assert (said.code, said.out) == (0, "")
+    assert "no such runs in" in said.err
+
+
+def test_a_damaged_run_is_of_no_launcher_and_of_unknown_phase(
+    make_run: Callable[..., Any], dist_train: Any
+) -> None:
+    make_run("bad-1").run.job.write_text("{")
+    assert dist_train("list", "--launcher", "local").out == ""
+    assert "bad-1" in dist_train("list", "--status", "unknown").out
+
+
+def test_a_run_that_is_left_out_is_not_asked_for(
+    make_run: Callable[..., Any], dist_train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dist_train.cli.verbs import list as list_verb
+
+    asked: list[str] = []
+    real = list_verb._status
+    monkeypatch.setattr(list_verb, "_status", lambda run: asked.append(run.path.name) or real(run))
+    make_run("digits-1")
+    make_run("text-1")
+    dist_train("list", "--name", "text-*")
+    assert asked == ["text-1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,3 +195,28 @@ def test_events_that_cannot_be_read_are_named(
 def test_a_script_that_ctrl_c_has_ended_is_stopped(make_run: Any, dist_train: Any) -> None:
     make_run("a-1").began().finished(130, why="stopped; the script does not take part in saving")
     assert json.loads(dist_train("status", "a-1", "--json").out)["phase"] == "stopped"
+
+
+def test_watched_to_the_end_it_is_printed_at_each_change(
+    make_run: Callable[..., Any], dist_train: Any, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dist_train.cli.live import status_watch
+
+    monkeypatch.setattr(status_watch, "_EVERY_S", 0.05)
+    made = make_run("a-1").began().trained(7)
+    owner = own(made.run)
+
+    def end() -> None:
+        made.trained(9).finished(3)
+        made.run.lease.unlink()
+        owner.kill()
+
+    threading.Timer(0.5, end).start()
+    said = dist_train("status", "a-1", "--watch", "--exit-code")
+    assert said.code == 3
+    first, *_, last = said.out.split("\n\n")
+    assert "phase       running" in first
+    assert "step 7" in first
+    assert "exit code   3" in last
+    assert said.out.count("step 7,") == 1, "once, though it was looked at ten times"
+    assert "\x1b" not in said.out
