@@ -13,6 +13,7 @@ import click
 
 from dist_train.cli.launch.launch_options import OptionGroup, option_groups
 from dist_train.cli.run.find_run import ROOT, open_found
+from dist_train.errors import ExitCode
 from dist_train.jobs.gpus import visible_gpus
 from dist_train.rundir import RunDir
 from dist_train.rundir.directory import free_names
@@ -90,7 +91,7 @@ def launch_job(words: Iterable[str]) -> tuple[int, list[str]]:
             code = job.wait()
         except KeyboardInterrupt:
             _wait_or_kill(job)
-            raise
+            code = int(ExitCode.INTERRUPTED)
         except BaseException:
             job.terminate()
             _wait_or_kill(job)

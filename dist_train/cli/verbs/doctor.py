@@ -102,7 +102,8 @@ def doctor(argv: Sequence[str]) -> int:
         click.echo("".join(lines), nl=False)
         return code
     run = RunDir(folder)
-    if code == ExitCode.INTERRUPTED and run.is_run:
+    goes_on = options.get("launcher", "local") != "local"
+    if code == ExitCode.INTERRUPTED and run.is_run and goes_on:
         click.echo(f"[dist-train] once it has ended: dist-train doctor --of {short_name_of(run)}", err=True)
     if not run.is_run or code in (ExitCode.CANCELLED, ExitCode.INTERRUPTED):
         return code
