@@ -34,8 +34,8 @@ them, and runs an all-reduce. Each finding has its cause and a hint. Ends with 0
 _EXAMPLES = examples(
     "dist-train doctor  # this machine",
     "dist-train doctor --launcher slurm -p gpu --nodes 16 --gpus-per-node 8",
-    "dist-train doctor --launcher kubernetes --image IMAGE --nodes 2 --run-volume pvc/runs --json",
-    "dist-train doctor --of @last  # the findings of a job that was left in the queue",
+    "dist-train doctor --launcher kubernetes --image IMAGE --run-volume pvc/runs --nodes 2",
+    "dist-train doctor --of @last  # of a job that was left in the queue",
 )
 
 
