@@ -17,8 +17,8 @@ from dist_train.env import LAUNCHER, RankInfo, WorkerEnv
 from dist_train.errors import ConfigError
 from dist_train.rundir import RunDir
 
-# Nodes gather and measure for at most two times 90 s before they come here.
-_START_S = 300.0
+# Before they come here, nodes wait for each other's facts and files for some minutes at most.
+_START_S = 600.0
 
 
 def main() -> None:

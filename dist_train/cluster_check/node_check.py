@@ -17,14 +17,17 @@ from pydantic import BaseModel
 
 from dist_train.cluster_check.node_facts import read_node
 from dist_train.cluster_check.node_listener import NodeListener, shared_file
-from dist_train.cluster_check.peer_probe import SEEN_S, look_at_shared_files, probe
+from dist_train.cluster_check.peer_probe import look_at_shared_files, probe
 from dist_train.doctor.facts import NodeFacts, PeerFacts, SharedFileFacts
 from dist_train.errors import UnavailableError
 from dist_train.rundir.records import read_json, write_json_atomic
 
 M = TypeVar("M", bound=BaseModel)
 _POLL_S = 0.05
+_POLL_PER_NODE_S = 0.001  # so that many nodes do not keep a file server busy
 _ALL_PAIRS = 16  # of more nodes each connects to node 0 and to two others
+# For another node's facts: its first rank may import torch from a cold disk before it has them.
+_FACTS_S = 180.0
 
 
 class NodeRecord(BaseModel):
@@ -67,48 +70,61 @@ class NodeCheck:
         self._write("node", self._own)
         if self._node == 0:
             self._emit(self._own)
-        others = self._collect(NodeFacts, "node", self._emit if self._node == 0 else _ignore)
         if self._nodes == 1:
             return
-        peers = tuple(probe(self._node, each, self._secret) for each in self._to_probe(others))
+        all_others = set(range(self._nodes)) - {self._node}
+        wanted = all_others if self._node == 0 else self._to_probe()
+        others = self._collect(NodeFacts, "node", wanted, self._emit if self._node == 0 else _ignore)
+        probed = [others[node] for node in sorted(self._to_probe() & others.keys())]
+        peers = tuple(probe(self._node, each, self._secret) for each in probed)
         seen = None
         if self._node and (zero := others.get(0)) is not None:
             seen = look_at_shared_files(self._node, zero, self._secret, self._folder)
         record = NodeRecord(peers=peers, shared_file=seen)
         self._write("peers", record)
         if self._node == 0:
-            self._conclude(record, len(others))
+            self._conclude(record, others)
 
-    def _conclude(self, own: NodeRecord, others: int) -> None:
-        records = [own, *self._collect(NodeRecord, "peers", _ignore).values()]
+    def _conclude(self, own: NodeRecord, others: Mapping[int, NodeFacts]) -> None:
+        others_of_zero = set(range(1, self._nodes))
+        answered = self._collect(NodeRecord, "peers", others_of_zero & others.keys(), _ignore)
+        records = [own, *answered.values()]
         for record in records:
             for fact in (*record.peers, *([] if record.shared_file is None else [record.shared_file])):
                 self._emit(fact)
         for node in range(1, self._nodes):
             shared_file(self._folder, node).unlink(missing_ok=True)
         failed = [peer for record in records for peer in record.peers if peer.problem]
-        if failed or others + 1 < self._nodes or len(records) < self._nodes:
-            first = f": node {failed[0].node} not node {failed[0].peer}" if failed else ""
+        if silent := others_of_zero - (others.keys() & answered.keys()):
             raise UnavailableError(
-                f"the nodes do not reach each other{first}",
-                cause=failed[0].problem if failed else "some have said nothing",
-                hint="the findings above name nodes and ports",
+                f"node {', '.join(map(str, sorted(silent)))} has said nothing",
+                cause=f"node 0 has waited {_FACTS_S:.0f} s for what it writes into {self._folder}",
+                hint="its rank hangs, or node 0 does not see its files: the logs of both nodes",
+            )
+        if failed:
+            raise UnavailableError(
+                f"node {failed[0].node} does not reach node {failed[0].peer} at {failed[0].address}",
+                cause=failed[0].problem,
+                hint="open all TCP ports between the nodes, or choose another network by --interface",
             )
 
-    def _to_probe(self, others: Mapping[int, NodeFacts]) -> list[NodeFacts]:
+    def _to_probe(self) -> set[int]:
+        """The nodes to which this one connects."""
         if self._nodes <= _ALL_PAIRS:
-            return [others[node] for node in sorted(others)]
+            return set(range(self._nodes)) - {self._node}
         chosen = {0, (self._node + 1) % self._nodes, (self._node + self._nodes // 2) % self._nodes}
-        return [others[node] for node in sorted(chosen & others.keys())]
+        return chosen - {self._node}
 
     def _write(self, kind: str, record: BaseModel) -> None:
         whole = {"start": self._start, "record": record.model_dump(mode="json")}
         write_json_atomic(self._folder / f"{kind}-{self._node}.json", whole)
 
-    def _collect(self, model: type[M], kind: str, emit: Callable[[M], None]) -> dict[int, M]:
-        """What the other nodes have written; those that are not there in time are missing."""
-        deadline = time.monotonic() + SEEN_S * 1.5
-        left = {node for node in range(self._nodes) if node != self._node}
+    def _collect(
+        self, model: type[M], kind: str, wanted: set[int], emit: Callable[[M], None]
+    ) -> dict[int, M]:
+        """What other nodes have written; those that are not there in time are missing."""
+        deadline = time.monotonic() + _FACTS_S
+        left = set(wanted)
         found: dict[int, M] = {}
         while left and time.monotonic() < deadline:
             os.listdir(self._folder)  # NFS caches that a name is absent; listing asks the server again
@@ -118,7 +134,7 @@ class NodeCheck:
                     left.discard(node)
                     emit(found[node])
             if left:
-                time.sleep(_POLL_S)
+                time.sleep(max(_POLL_S, _POLL_PER_NODE_S * self._nodes))
         return found
 
     def _read(self, path: Path) -> object:
