@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dist_train.config.schema import RunConfig
 from dist_train.errors import ConfigError
+from dist_train.estimate.activation_memory import ActivationMemory
 from dist_train.estimate.candidate_sizes import (
     Candidate,
     chosen_candidate,
@@ -102,7 +103,7 @@ class JobEstimate:
         """One candidate.
 
         Args:
-            memory: leave the activations out where the rest is larger already.
+                memory: leave the activations out where the rest, or a bound of them, is larger already.
 
         Raises:
             ConfigError: the model does not fit its strategy.
@@ -112,9 +113,10 @@ class JobEstimate:
         fitted = candidate.fitted
         held = memory_of(fitted.strategy, fitted.options, self.parts.model, candidate.world_size, accumulate)
         with as_on_a_rank(fitted.strategy, fitted.options, self.parts.model, candidate.world_size):
-            totals = [rank_total(self.parts, one, None, accumulate, self._on_gpu) for one in held]
-            if memory is None or max(total.peak for total in totals) <= memory * FITTING_PART:
-                totals = [rank_total(self.parts, one, micro, accumulate, self._on_gpu) for one in held]
+            if memory is None or self._may_have_room(held, micro, memory):
+                totals = self._totals(held, lambda dtype: self.parts.activations(micro, dtype))
+            else:
+                totals = self._totals(held, lambda dtype: None)
         notes = [*held[0].notes]
         state = self.parts.optimizer(held[0].shapes)
         if state.bytes is not None and not state.exact and self._is_cut(held[0]):
@@ -122,6 +124,26 @@ class JobEstimate:
         if self.config.trainer.precision != "fp32" and held[0].gathered and held[0].compute_dtype is None:
             notes.append(_WHOLE_CASTS)
         return Row(candidate, tuple(totals), micro, tuple(notes))
+
+    def _totals(
+        self, held: Sequence[RankMemory], activations: Callable[[str | None], ActivationMemory | None]
+    ) -> list[RankTotal]:
+        accumulate = self.config.trainer.accumulate
+        return [
+            rank_total(self.parts, one, activations(one.compute_dtype), accumulate, self._on_gpu)
+            for one in held
+        ]
+
+    def _may_have_room(self, held: Sequence[RankMemory], micro: int, memory: int) -> bool:
+        """Whether what is known without measuring this micro-batch fits."""
+        bounds: tuple[Callable[[str | None], ActivationMemory | None], ...] = (
+            lambda dtype: None,
+            lambda dtype: self.parts.activations_at_least(micro, dtype),
+        )
+        return all(
+            max(total.peak for total in self._totals(held, bound)) <= memory * FITTING_PART
+            for bound in bounds
+        )
 
     def rows(self, nodes: int, per_node: int) -> list[Row]:
         """The config's own strategy first, then the others at this size, from the least to the most cut up.
@@ -145,10 +167,13 @@ class JobEstimate:
             return None
         lowest = None
         for nodes, procs in sizes:
-            rows = list(self._fitting(self._others(nodes, procs), memory))
-            fitting = [row for row in rows if row.fits(memory)]
-            if fitting:
-                return max(fitting, key=lambda row: row.exchanges_little)
+            rows: list[Row] = []
+            # A rank that shares layers has activations of its own, which take seconds to measure.
+            for alike in _most_shares_first(self._others(nodes, procs)):
+                rows += self._fitting(alike, memory)
+                fitting = [row for row in rows if row.fits(memory)]
+                if fitting:
+                    return max(fitting, key=lambda row: row.exchanges_little)
             # Of those whose parameters alone are too large the peak is not known: more ranks may help.
             least = min((row.peak for row in rows if row.complete), default=None)
             if least is not None and lowest is not None and least > lowest * 0.99:
@@ -208,6 +233,14 @@ class JobEstimate:
                 continue
             except ConfigError as error:  # the model does not fit this strategy
                 self.parts.notes[f"{candidate.name} is left out: {error.what}"] = None
+
+
+def _most_shares_first(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Those of equally many shares of the data together: ranks exchange the less, the more there are."""
+    by_shares: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        by_shares.setdefault(candidate.data_size, []).append(candidate)
+    return [by_shares[size] for size in sorted(by_shares, reverse=True)]
 
 
 def _best(rows: Sequence[Row], memory: int | None) -> int | None:

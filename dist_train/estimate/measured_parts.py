@@ -62,6 +62,17 @@ class MeasuredParts:
             self._activations[key] = None if self._no_activations else self._measured(samples, compute_dtype)
         return self._activations[key]
 
+    def activations_at_least(self, samples: int, compute_dtype: str | None) -> ActivationMemory | None:
+        """A lower bound of `activations`, from one and two samples: to measure a large model takes seconds.
+
+        Bytes at each moment grow with the samples by a line, so that their maximum is convex, and lies above
+        what the line through two smaller sizes says of a larger one.
+        """
+        one, two = (self.activations(count, compute_dtype) for count in _SMALL_BATCHES)
+        if one is None or two is None or samples in _SMALL_BATCHES:
+            return None
+        return _on_the_line(one, two, samples)
+
     def _measured(self, samples: int, compute_dtype: str | None) -> ActivationMemory | None:
         try:
             if self._batches is None:
@@ -106,21 +117,25 @@ class MeasuredParts:
                 f"activations: computed with values for {' and '.join(map(str, _SMALL_BATCHES))} samples, "
                 f"others in proportion ({why})"
             ] = None
-        few, more = self._line
-        return ActivationMemory(
-            *(
-                round(a + (b - a) * (samples - _SMALL_BATCHES[0]) / (_SMALL_BATCHES[1] - _SMALL_BATCHES[0]))
-                for a, b in (
-                    (few.saved, more.saved),
-                    (few.peak, more.peak),
-                    (few.with_gradients, more.with_gradients),
-                )
-            )
-        )
+        return _on_the_line(*self._line, samples)
 
     def _unknown(self, what: str, error: Exception) -> None:
         self._no_activations = True
         self.notes[f"activations are not known: {what}: {_said(error)}"] = None
+
+
+def _on_the_line(few: ActivationMemory, more: ActivationMemory, samples: int) -> ActivationMemory:
+    """What two small batches say of a larger one."""
+    return ActivationMemory(
+        *(
+            round(a + (b - a) * (samples - _SMALL_BATCHES[0]) / (_SMALL_BATCHES[1] - _SMALL_BATCHES[0]))
+            for a, b in (
+                (few.saved, more.saved),
+                (few.peak, more.peak),
+                (few.with_gradients, more.with_gradients),
+            )
+        )
+    )
 
 
 def _said(error: Exception) -> str:

@@ -40,18 +40,17 @@ class RankTotal:
 
 
 def rank_total(
-    parts: MeasuredParts, held: RankMemory, micro_batch: int | None, accumulate: int, on_gpu: bool
+    parts: MeasuredParts, held: RankMemory, found: ActivationMemory | None, accumulate: int, on_gpu: bool
 ) -> RankTotal:
     """Add up what a rank holds, what its optimizer keeps and what one micro-batch needs.
 
     Args:
         held: by its strategy.
-        micro_batch: samples; None: leave the activations out.
+        found: activations of its micro-batch; None: leave them out.
         accumulate: micro-batches per step: gradients are there while further ones are computed.
         on_gpu: the optimizer updates many parameters at once.
     """
     state = parts.optimizer(held.shapes)
-    found = None if micro_batch is None else parts.activations(micro_batch, held.compute_dtype)
     return RankTotal(
         rank=held.rank,
         parameters=held.parameters,

@@ -96,6 +96,43 @@ def test_a_kill_in_the_middle_leaves_the_checkpoint_before(
     assert killed_at(tmp_path / "killed", who, at, states, layout) == 1
 
 
+def resume_and_save(before: Path | None, directory: Path, who: int, at: int, layout: Layout) -> int:
+    """Note what is found after the kill before, in its folder; then go on from step 1 to the next kill.
+
+    Args:
+        at: the change at which rank `who` is killed; 0: when the save begins.
+
+    Returns how many changes this rank made.
+    """
+    with dt.init(device="cpu", seed=9, timeout_s=30) as run:
+        model, optimizer = make(layout, 5)
+        state = {"model": model, "optimizer": optimizer}
+        if before is not None:
+            restored = CheckpointManager(before, run_id="run", attempt=1).load_latest(state)
+            found = [None if restored is None else restored.step, whole_state(model, optimizer)]
+            (before / f"found-{run.rank}.json").write_text(json.dumps(found))
+        manager = CheckpointManager(directory, run_id="run")
+        manager.load_latest(state)
+        train(run, model, optimizer, 1, 2)
+        files = Killed(directory, at if run.rank == who else 0)
+        if run.rank == who and not at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.MonkeyPatch.context() as patch:
+            files.install(patch)
+            manager.save(2, state)
+        return files.count
+
+
+def found_after(directory: Path, states: list[dict[str, str]], ranks: int) -> int:
+    """The step that all ranks have found there, whole and with its state."""
+    found = [json.loads((directory / f"found-{rank}.json").read_text()) for rank in range(ranks)]
+    step = found[0][0]
+    assert found == [[step, states[step - 1]]] * ranks
+    assert verify_checkpoint(directory / f"step-{step:08d}").ok
+    assert not (directory / "quarantine").exists()
+    return int(step)
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.proves(
@@ -104,13 +141,29 @@ def test_a_kill_in_the_middle_leaves_the_checkpoint_before(
 )
 @pytest.mark.parametrize("layout", [FSDP, COPIES, CUT, BOTH, STAGES], ids=lambda layout: layout.strategy)
 def test_a_kill_at_any_change_of_any_rank(tmp_path: Path, layout: Layout) -> None:
-    ranks = run_ranks(save_twice, layout.ranks, args=(tmp_path / "whole", -1, 0, layout))
-    assert all(count > 5 for count, _ in ranks)
-    seen = [
-        killed_at(tmp_path / f"{who}-{at}", who, at, ranks[0][1], layout)
-        for who, (count, _) in enumerate(ranks)
-        for at in range(1, count + 1)
-    ]
+    """Each run of the ranks looks at what the kill before has left, and is then killed itself."""
+    states = run_ranks(save_twice, layout.ranks, args=(tmp_path / "whole", -1, 0, layout))[0][1]
+
+    def run(before: Path | None, directory: Path, who: int, at: int) -> list[int]:
+        shutil.copytree(tmp_path / "whole" / "step-00000001", directory / "step-00000001")
+        words = (before, directory, who, at, layout)
+        return run_ranks(resume_and_save, layout.ranks, args=words, after_failure_s=0.5)
+
+    counts = run(None, tmp_path / "counted", -1, 0)
+    # Of copies (hsdp) one is written: the ranks of the others are killed when the save begins.
+    assert sum(count > 5 for count in counts) == (2 if layout is COPIES else layout.ranks), counts
+    kills = [(who, at) for who, count in enumerate(counts) for at in range(min(1, count), count + 1)]
+    before, seen = None, []
+    for who, at in kills:
+        directory = tmp_path / f"{who}-{at}"
+        with pytest.raises(RanksFailed) as caught:
+            run(before, directory, who, at)
+        assert "SIGKILL" in caught.value.tracebacks[who], caught.value
+        seen += [] if before is None else [found_after(before, states, layout.ranks)]
+        before = directory
+    run(before, tmp_path / "last", -1, 0)
+    assert before is not None
+    seen.append(found_after(before, states, layout.ranks))
     assert set(seen) == {1, 2}
 
 

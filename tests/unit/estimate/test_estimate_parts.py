@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_attention_with_dropout_is_counted_as_gpus_keep_it() -> None:
     }
     matrix = 8 * 2 * 127 * 127 * 4  # of one layer: batch, heads, positions x positions
     assert found[False] - found[True] > 2 * matrix
+
+
+def test_a_bound_of_activations_is_never_above_them() -> None:
+    found = parts()
+    for samples in (3, 8, 21):
+        bound, exact = found.activations_at_least(samples, None), found.activations(samples, None)
+        assert bound is not None
+        assert exact is not None
+        assert all(low <= high for low, high in zip(astuple(bound), astuple(exact), strict=True))
+        assert bound.saved > 0.9 * exact.saved
 
 
 def test_a_tensor_that_is_a_plain_attribute() -> None:
