@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as torch_dist
 import xxhash
+from checkpoint_crash import Killed
 from torch import nn
 from torch.nn import functional
 
@@ -200,3 +202,26 @@ def load(layout: Layout, folders: list[Path]) -> list[tuple[dict[str, str], str]
             again = CheckpointManager(folder / f"again-{layout.name}").save(restored.step, state)
             found.append((whole_state(model, optimizer), again.weights_hash))
     return found
+
+
+def save_twice(
+    layout: Layout, directory: Path, who: int = -1, at: int = 0
+) -> tuple[int, list[dict[str, str]]]:
+    """Save step 1 and step 2; rank `who` is killed at its change `at` of the second.
+
+    Returns how many changes this rank made then, and the digests of both states.
+    """
+    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
+        model, optimizer = make(layout, 0)
+        manager = CheckpointManager(directory, run_id="run")
+        state = {"model": model, "optimizer": optimizer}
+        train(run, model, optimizer, 0, 1)
+        manager.save(1, state)
+        states = [whole_state(model, optimizer)]
+        train(run, model, optimizer, 1, 2)
+        states.append(whole_state(model, optimizer))
+        files = Killed(directory, at if run.rank == who else 0)
+        with pytest.MonkeyPatch.context() as patch:
+            files.install(patch)
+            manager.save(2, state)
+        return files.count, states

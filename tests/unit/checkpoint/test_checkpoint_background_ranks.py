@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_crash import DyingFiles, FullDisk
+from checkpoint_crash import FullDisk, Killed
 from sharded_training import Layout, make, train, whole_state
 
 import dist_train as dt
@@ -92,15 +92,6 @@ def test_hashes_are_those_of_a_save_that_waits(tmp_path: Path, layout: Layout) -
     assert verify_checkpoint(tmp_path / "goes on" / "step-00000002").ok
 
 
-class KilledInThread(DyingFiles):
-    """Ends the process at the n-th change."""
-
-    def _change(self, what: str, path: str) -> None:
-        self.count += 1
-        if self.at and self.count >= self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def save_in_background(directory: Path, who: int, at: int) -> tuple[int, list[dict[str, str]]]:
     """Save steps 1 and 2 beside the training; rank `who` is killed at its change `at` of the second.
 
@@ -116,7 +107,7 @@ def save_in_background(directory: Path, who: int, at: int) -> tuple[int, list[di
         train(run, model, optimizer, 1, 2)
         states.append(whole_state(model, optimizer))
         saves.wait()
-        files = KilledInThread(directory, at if run.rank == who else 0)
+        files = Killed(directory, at if run.rank == who else 0)
         with pytest.MonkeyPatch.context() as patch:
             files.install(patch)
             saves.start_save(2, state)

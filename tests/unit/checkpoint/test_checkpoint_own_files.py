@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as torch_dist
 from checkpoint_cases import manifest_of
-from checkpoint_crash import DyingFiles, FullDisk
+from checkpoint_crash import FullDisk, Killed
 
 from dist_train.checkpoint.manager import CheckpointManager
 from dist_train.checkpoint.state.per_rank import PerRank
@@ -72,15 +71,6 @@ def resume(directory: Path, attempt: int) -> tuple[int, float, float]:
     torch_dist.destroy_process_group()
     assert restored is not None
     return restored.step, float(model.weight[0, 0]), float(replay.value[-1])
-
-
-class Killed(DyingFiles):
-    """Ends the process at the n-th change."""
-
-    def _change(self, what: str, path: str) -> None:
-        self.count += 1
-        if self.at and self.count >= self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def save_second(directory: Path, who: int, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Saves of a sharded model: kills, full disks, damage, unlike copies, gathered parameters."""
+"""Saves of a sharded model: full disks, damage, unlike copies, gathered parameters (kills: another file)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import errno
 import json
 import os
 import shutil
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoint_crash import DyingFiles, FullDisk
-from sharded_training import Layout, Model, make, train, whole, whole_state
+from checkpoint_crash import FullDisk
+from sharded_training import Layout, Model, make, save_twice, train, whole, whole_state
 
 import dist_train as dt
 from dist_train.checkpoint import CheckpointManager, collective_load
@@ -26,145 +25,9 @@ from dist_train.checkpoint.store.sharded_reader import ShardedReader, sharded_ke
 from dist_train.checkpoint.store.verify import verify_checkpoint
 from dist_train.errors import CheckpointError, CheckpointWriteError
 from dist_train.testing import run_ranks
-from dist_train.testing.ranks import RanksFailed
 
 pytestmark = pytest.mark.multiprocess
 FSDP = Layout("fsdp", 2)
-CUT = Layout("tensor_parallel", 2)
-COPIES = Layout("hsdp", 4)
-BOTH = Layout("fsdp_tensor_parallel", 4)
-STAGES = Layout("pipeline", 2)
-
-
-class Killed(DyingFiles):
-    """Ends the process at the n-th change."""
-
-    def _change(self, what: str, path: str) -> None:
-        self.count += 1
-        if self.at and self.count >= self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def save_twice(directory: Path, who: int, at: int, layout: Layout = FSDP) -> tuple[int, list[dict[str, str]]]:
-    """Save step 1 and step 2; rank `who` is killed at its change `at` of the second.
-
-    Returns how many changes this rank made then, and the digests of both states.
-    """
-    with dt.init(device="cpu", seed=1, timeout_s=30) as run:
-        model, optimizer = make(layout, 0)
-        manager = CheckpointManager(directory, run_id="run")
-        state = {"model": model, "optimizer": optimizer}
-        train(run, model, optimizer, 0, 1)
-        manager.save(1, state)
-        states = [whole_state(model, optimizer)]
-        train(run, model, optimizer, 1, 2)
-        states.append(whole_state(model, optimizer))
-        files = Killed(directory, at if run.rank == who else 0)
-        with pytest.MonkeyPatch.context() as patch:
-            files.install(patch)
-            manager.save(2, state)
-        return files.count, states
-
-
-def resume(directory: Path, attempt: int, layout: Layout) -> tuple[int, dict[str, str]]:
-    with dt.init(device="cpu", seed=9, timeout_s=30):
-        model, optimizer = make(layout, 5)
-        manager = CheckpointManager(directory, run_id="run", attempt=attempt)
-        restored = manager.load_latest({"model": model, "optimizer": optimizer})
-        assert restored is not None
-        return restored.step, whole_state(model, optimizer)
-
-
-def killed_at(directory: Path, who: int, at: int, states: list[dict[str, str]], layout: Layout) -> int:
-    """The step that is found after a kill there."""
-    with pytest.raises(RanksFailed):
-        run_ranks(save_twice, layout.ranks, args=(directory, who, at, layout), after_failure_s=0.5)
-    found = run_ranks(resume, layout.ranks, args=(directory, 1, layout))
-    step = found[0][0]
-    assert found == [(step, states[step - 1])] * layout.ranks
-    assert verify_checkpoint(directory / f"step-{step:08d}").ok
-    assert not (directory / "quarantine").exists()
-    return step
-
-
-@pytest.mark.first_cases(1)
-@pytest.mark.parametrize(("who", "at", "layout"), [(0, 9, FSDP), (1, 2, FSDP), (1, 2, CUT)])
-def test_a_kill_in_the_middle_leaves_the_checkpoint_before(
-    tmp_path: Path, who: int, at: int, layout: Layout
-) -> None:
-    states = run_ranks(save_twice, 2, args=(tmp_path / "whole", -1, 0, layout))[0][1]
-    assert killed_at(tmp_path / "killed", who, at, states, layout) == 1
-
-
-def resume_and_save(before: Path | None, directory: Path, who: int, at: int, layout: Layout) -> int:
-    """Note what is found after the kill before, in its folder; then go on from step 1 to the next kill.
-
-    Args:
-        at: the change at which rank `who` is killed; 0: when the save begins.
-
-    Returns how many changes this rank made.
-    """
-    with dt.init(device="cpu", seed=9, timeout_s=30) as run:
-        model, optimizer = make(layout, 5)
-        state = {"model": model, "optimizer": optimizer}
-        if before is not None:
-            restored = CheckpointManager(before, run_id="run", attempt=1).load_latest(state)
-            found = [None if restored is None else restored.step, whole_state(model, optimizer)]
-            (before / f"found-{run.rank}.json").write_text(json.dumps(found))
-        manager = CheckpointManager(directory, run_id="run")
-        manager.load_latest(state)
-        train(run, model, optimizer, 1, 2)
-        files = Killed(directory, at if run.rank == who else 0)
-        if run.rank == who and not at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        with pytest.MonkeyPatch.context() as patch:
-            files.install(patch)
-            manager.save(2, state)
-        return files.count
-
-
-def found_after(directory: Path, states: list[dict[str, str]], ranks: int) -> int:
-    """The step that all ranks have found there, whole and with its state."""
-    found = [json.loads((directory / f"found-{rank}.json").read_text()) for rank in range(ranks)]
-    step = found[0][0]
-    assert found == [[step, states[step - 1]]] * ranks
-    assert verify_checkpoint(directory / f"step-{step:08d}").ok
-    assert not (directory / "quarantine").exists()
-    return int(step)
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(900)
-@pytest.mark.proves(
-    "A rank killed at any of its file operations of a sharded save leaves a whole checkpoint: fsdp, hsdp, "
-    "tensor_parallel, fsdp_tensor_parallel and pipeline"
-)
-@pytest.mark.parametrize("layout", [FSDP, COPIES, CUT, BOTH, STAGES], ids=lambda layout: layout.strategy)
-def test_a_kill_at_any_change_of_any_rank(tmp_path: Path, layout: Layout) -> None:
-    """Each run of the ranks looks at what the kill before has left, and is then killed itself."""
-    states = run_ranks(save_twice, layout.ranks, args=(tmp_path / "whole", -1, 0, layout))[0][1]
-
-    def run(before: Path | None, directory: Path, who: int, at: int) -> list[int]:
-        shutil.copytree(tmp_path / "whole" / "step-00000001", directory / "step-00000001")
-        words = (before, directory, who, at, layout)
-        return run_ranks(resume_and_save, layout.ranks, args=words, after_failure_s=0.5)
-
-    counts = run(None, tmp_path / "counted", -1, 0)
-    # Of copies (hsdp) one is written: the ranks of the others are killed when the save begins.
-    assert sum(count > 5 for count in counts) == (2 if layout is COPIES else layout.ranks), counts
-    kills = [(who, at) for who, count in enumerate(counts) for at in range(min(1, count), count + 1)]
-    before, seen = None, []
-    for who, at in kills:
-        directory = tmp_path / f"{who}-{at}"
-        with pytest.raises(RanksFailed) as caught:
-            run(before, directory, who, at)
-        assert "SIGKILL" in caught.value.tracebacks[who], caught.value
-        seen += [] if before is None else [found_after(before, states, layout.ranks)]
-        before = directory
-    run(before, tmp_path / "last", -1, 0)
-    assert before is not None
-    seen.append(found_after(before, states, layout.ranks))
-    assert set(seen) == {1, 2}
 
 
 def save_to_a_full_disk(directory: Path) -> str:
@@ -198,7 +61,7 @@ def load_damaged(directory: Path) -> tuple[int, int]:
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("damage", ["a flipped bit", "a file that is gone", "a file that is cut"])
 def test_damage_in_one_ranks_file_is_found_and_the_one_before_is_taken(tmp_path: Path, damage: str) -> None:
-    run_ranks(save_twice, 2, args=(tmp_path, -1, 0))
+    run_ranks(save_twice, 2, args=(FSDP, tmp_path))
     file = tmp_path / "step-00000002" / "optim.rank1.safetensors"
     if damage == "a file that is gone":
         file.unlink()
@@ -281,7 +144,7 @@ def test_ranks_with_unlike_states_are_refused(tmp_path: Path, what: str, said: s
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the steps 1 and 2."""
     folder = tmp_path_factory.mktemp("saved")
-    run_ranks(save_twice, 2, args=(folder, -1, 0))
+    run_ranks(save_twice, 2, args=(FSDP, folder))
     return folder
 
 
