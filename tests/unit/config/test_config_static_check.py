@@ -76,6 +76,7 @@ def test_a_good_config_passes_without_importing_its_code(folder: Path) -> None:
         ("optimizer.args.momentun=0.9", ["`optimizer.args`", "did you mean `momentum`?"]),
         ("schedule=cosin", ["`schedule.target`", "did you mean `cosine`?"]),
         ("strategy=dpp", ["`strategy.name`", "did you mean `ddp`?"]),
+        ("strategy=zero", ["`strategy.name`", "choose one of: ddp, single"]),
         ("launch.launcher=locl", ["`launch.launcher`", "did you mean `local`?"]),
         ("logging.sinks=[tensorbord]", ["`logging.sinks.0.name`", "did you mean `tensorboard`?"]),
         (

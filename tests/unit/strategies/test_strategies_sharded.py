@@ -24,9 +24,10 @@ from dist_train.testing import run_ranks
 class Net(nn.Module):
     """Two layers in a list, and parameters that ranks cannot share evenly."""
 
-    def __init__(self) -> None:
+    def __init__(self, even: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(3, 5), nn.Linear(5, 7)])
+        inner = 6 if even else 5
+        self.layers = nn.ModuleList([nn.Linear(3, inner), nn.Linear(inner, 7)])
         self.norm = nn.BatchNorm1d(7)
         self.scale = nn.Parameter(torch.ones(1))
 
@@ -124,10 +125,11 @@ def test_a_model_that_cannot_be_sharded_is_refused_on_every_rank(what: str, said
         assert said in each
 
 
-def optimizer_after_a_forward(backward: bool) -> str:
+def optimizer_after_a_forward(backward: bool, strategy: str = "fsdp") -> str:
     """What the first step says where the optimizer is built while parameters are gathered."""
     with dt.init(device="cpu", timeout_s=20):
-        model = dt.prepare(Net(), "fsdp")
+        plan = {"plan": {"layers.0": "colwise_gathered"}} if strategy == "fsdp_tensor_parallel" else {}
+        model = dt.prepare(Net(even=True) if plan else Net(), strategy, **plan)
         loss = model(torch.randn(4, 3)).sum()
         if backward:
             loss.backward()
@@ -153,6 +155,16 @@ def test_an_optimizer_of_gathered_parameters_is_refused_before_its_first_step() 
         assert "the optimizer holds 3 whole parameters of a sharded model" in said
         assert "unchanged=True" in said
     assert run_ranks(optimizer_after_a_forward, 2, args=(True,)) == ["nothing"] * 2
+
+
+@pytest.mark.multiprocess
+@pytest.mark.proof
+@pytest.mark.parametrize("strategy", ["hsdp", "fsdp_tensor_parallel"])
+def test_so_is_one_where_parameters_are_spread_over_two_dimensions(strategy: str) -> None:
+    for said in run_ranks(optimizer_after_a_forward, 4, args=(False, strategy)):
+        assert "whole parameters of a sharded model" in said
+        assert "unchanged=True" in said
+    assert run_ranks(optimizer_after_a_forward, 4, args=(True, strategy)) == ["nothing"] * 4
 
 
 def unused_on_one_rank() -> list[float]:
