@@ -113,7 +113,7 @@ class JobEstimate:
         fitted = candidate.fitted
         held = memory_of(fitted.strategy, fitted.options, self.parts.model, candidate.world_size, accumulate)
         with as_on_a_rank(fitted.strategy, fitted.options, self.parts.model, candidate.world_size):
-            if memory is None or self._may_have_room(held, micro, memory):
+            if memory is None or self._bounds_fit(held, micro, memory):
                 totals = self._totals(held, lambda dtype: self.parts.activations(micro, dtype))
             else:
                 totals = self._totals(held, lambda dtype: None)
@@ -134,7 +134,7 @@ class JobEstimate:
             for one in held
         ]
 
-    def _may_have_room(self, held: Sequence[RankMemory], micro: int, memory: int) -> bool:
+    def _bounds_fit(self, held: Sequence[RankMemory], micro: int, memory: int) -> bool:
         """Whether what is known without measuring this micro-batch fits."""
         bounds: tuple[Callable[[str | None], ActivationMemory | None], ...] = (
             lambda dtype: None,
