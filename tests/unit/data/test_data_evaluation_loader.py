@@ -163,13 +163,15 @@ def _fewer_samples_than_ranks(n: int, by_micro_batches: bool) -> float | str:
 
 
 @pytest.mark.multiprocess
-def test_fewer_samples_than_ranks_of_a_spread_model_are_refused_and_the_hint_evaluates_them() -> None:
-    assert run_ranks(_fewer_samples_than_ranks, 2, args=(3, False)) == pytest.approx(
-        run_ranks(_fewer_samples_than_ranks, 1, args=(3, False)) * 2
-    )
+def test_fewer_samples_than_ranks_of_a_spread_model_are_refused() -> None:
     for said in run_ranks(_fewer_samples_than_ranks, 2, args=(1, False)):
         assert "fewer samples than ranks, with a Linear" in said
         assert ".micro_batches()" in said
-    assert run_ranks(_fewer_samples_than_ranks, 2, args=(1, True)) == pytest.approx(
-        run_ranks(_fewer_samples_than_ranks, 1, args=(1, False)) * 2
-    )
+
+
+@pytest.mark.multiprocess
+@pytest.mark.proof
+@pytest.mark.parametrize(("n", "by_micro_batches"), [(3, False), (1, True)])
+def test_the_hint_and_enough_samples_evaluate_a_spread_model(n: int, by_micro_batches: bool) -> None:
+    expected = run_ranks(_fewer_samples_than_ranks, 1, args=(n, False))
+    assert run_ranks(_fewer_samples_than_ranks, 2, args=(n, by_micro_batches)) == pytest.approx(expected * 2)
