@@ -36,8 +36,8 @@ def choose_units(
             of them has.
 
     Raises:
-        ConfigError: a name that fits no module or a container of modules, or parameters that are shared
-            between units.
+        ConfigError: a name that fits no module or a container of modules, parameters that are shared
+            between units, or trained ones of unlike dtypes in one unit.
     """
     if min_parameters is not None:
         units = list(_by_size(model, min_parameters))
@@ -45,6 +45,7 @@ def choose_units(
         units = fitting_modules(model, wanted, "units")
     units.sort(key=lambda unit: -unit.name.count("."))
     _refuse_shared(model, units)
+    _refuse_unlike_dtypes(model, units)
     return units
 
 
@@ -143,6 +144,25 @@ def _refuse_shared(model: nn.Module, units: Sequence[Unit]) -> None:
                 cause="a unit's parameters are freed when its forward ends, while the other still needs them",
                 hint="leave the modules that share it out of `units`: they are then in the rest of the model",
             )
+
+
+def _refuse_unlike_dtypes(model: nn.Module, units: Sequence[Unit]) -> None:
+    """torch gathers and reduces a unit's parameters together, and raises in its own words."""
+    unit_of = {id(module): unit.name for unit in reversed(units) for module in unit.module.modules()}
+    first: dict[str, tuple[str, nn.Parameter]] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad:
+                continue
+            full, unit = f"{name}.{key}" if name else key, unit_of.get(id(module), "")
+            other, there = first.setdefault(unit, (full, parameter))
+            if there.dtype != parameter.dtype:
+                raise ConfigError(
+                    f"units: '{full}' is {parameter.dtype} and '{other}' {there.dtype}, "
+                    f"both in {_place(unit)}",
+                    cause="the trained parameters of a unit are gathered together, in one dtype",
+                    hint="give them one dtype, or name modules of one dtype in `units`",
+                )
 
 
 def _place(unit: str) -> str:

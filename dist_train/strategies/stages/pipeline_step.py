@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dist_train.distributed.parameter_shards import sharded_modules
+from dist_train.distributed.parameter_shards import own_part, sharded_modules
 from dist_train.errors import UsageError
 from dist_train.strategies.alike_tensors import are_alike, tensors_inside
 from dist_train.strategies.base import MicroBatchWork
@@ -38,8 +38,8 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
         work: its loss and backward pass.
 
     Raises:
-        UsageError: fewer micro-batches than stages, stages that read unlike batches, or a loss that does not
-            go through the model.
+        UsageError: fewer micro-batches than stages, gradients of an earlier step, stages that read unlike
+            batches, or a loss that does not go through the model.
     """
     pipeline = pipeline_of(module)
     assert pipeline is not None
@@ -50,6 +50,7 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             cause="with fewer micro-batches than stages some of them never work at the same time",
             hint=f"trainer.accumulate={stages} or more (a loop of its own: so many batches per step)",
         )
+    _refuse_gradients_of_before(module)
     if not pipeline.has_compared_batches:
         _refuse_unlike_batches(pipeline, batches)
     step = _Step(pipeline, module, batches, work)
@@ -60,6 +61,18 @@ def run_pipeline_step(module: nn.Module, batches: Sequence[B], work: MicroBatchW
             step.backward(action.micro)
     pipeline.sending.finish()
     finish_gradients(pipeline, module)
+
+
+def _refuse_gradients_of_before(module: nn.Module) -> None:
+    """What they were exchanged for is done: those of tied weights would be added up once more."""
+    found = [own_part(p.grad) for p in module.parameters() if p.grad is not None]
+    if any(bool(gradient.any()) for gradient in found):
+        raise UsageError(
+            "a step of a pipeline begins, and gradients of an earlier one are there",
+            cause="it exchanges them at its end, with what is there already",
+            hint="optimizer.zero_grad() before dt.forward_backward, which takes all micro-batches of a step "
+            "in one call",
+        )
 
 
 def _refuse_unlike_batches(pipeline: Pipeline, batches: Sequence[B]) -> None:

@@ -212,6 +212,7 @@ def placeholders(counted: bool) -> list[float]:
             units.append(len(x) if counted else run.batch_weight.local)
             if data.step_complete:
                 found.append(dt.forward_backward(model, batches, square_sum, units))
+                model.zero_grad()
                 batches, units = [], []
         own = [torch.ones(1, 3)] * 4  # no batches of the loader: nothing is known of them
         return [*found, dt.forward_backward(model, own, square_sum, [1] * 4)]
@@ -224,6 +225,22 @@ def test_the_sample_of_a_placeholder_is_not_counted() -> None:
     with pytest.raises(RanksFailed) as caught:
         run_ranks(placeholders, 2, args=(True,), after_failure_s=2)
     assert "placeholder, which counts no sample" in caught.value.tracebacks[0]
+
+
+def two_calls(zeros: bool) -> None:
+    with dt.init(device="cpu", seed=0, timeout_s=10):
+        model = dt.prepare(sequential(), "pipeline")
+        dt.forward_backward(model, BATCHES, square_sum, [2] * 4)
+        if zeros:
+            model.zero_grad(set_to_none=False)
+        dt.forward_backward(model, BATCHES, square_sum, [2] * 4)
+
+
+def test_a_second_call_before_the_gradients_are_cleared_is_refused() -> None:
+    run_ranks(two_calls, 2, args=(True,))
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(two_calls, 2, args=(False,), after_failure_s=2)
+    assert "gradients of an earlier one are there" in caught.value.tracebacks[0]
 
 
 def unlike_stages(what: str) -> None:

@@ -78,3 +78,12 @@ def test_a_parameter_that_two_units_share_is_refused() -> None:
     with pytest.raises(ConfigError, match="shared between units") as caught:
         choose_units(model, ["head"])
     assert "'embedding.weight' in the rest, 'head.weight' in unit 'head'" in str(caught.value)
+
+
+def test_trained_parameters_of_one_unit_have_one_dtype() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ConfigError, match=r"'1.weight' is torch.float64 and '0.weight' torch.float32"):
+        choose_units(model, [])
+    assert [unit.name for unit in choose_units(model, ["1"])] == ["1"]
+    model[1].requires_grad_(False)
+    assert choose_units(model, []) == []
