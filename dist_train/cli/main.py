@@ -32,6 +32,9 @@ VERBS = {
     "events": "Print what happened to a run, also while it happens.",
     "stacks": "Print the Python stacks of a running job's ranks.",
     "profile": "Show where the time of profiled steps went.",
+    "report": "Write one HTML file about a run: curves, time, failures, config.",
+    "compare": "Show runs beside each other: figures, speed, curves, config.",
+    "diff": "Find the first step in which two runs differ.",
     "cancel": "End a run: it saves, stops and stays ended.",
     "list": "List the runs.",
     "checkpoint": "List, verify, show, import and export checkpoints.",
@@ -49,7 +52,7 @@ VERBS = {
 GROUPS = {
     "Begin": ("init", "launch", "drill"),
     "A run": ("status", "logs", "events", "stacks", "profile", "list", "cancel", "resume"),
-    "Its results": ("checkpoint", "predict"),
+    "Its results": ("report", "compare", "diff", "checkpoint", "predict"),
     "Before a run": ("doctor", "devices", "config", "estimate", "env"),
     "Shell": ("completion",),
 }

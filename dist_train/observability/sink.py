@@ -15,7 +15,9 @@ from dist_train.rundir.directory import RunDir
 # also samples_per_s, data_wait (0 to 1), seconds per step since the last record (step_s, data_s, compute_s)
 # and in the attempt so far (…_mean), eta_s, memory_bytes (of memory_rank, which holds most), and with several
 # ranks slowest_rank with its own seconds per step (slowest_s) beside the mean of the others (others_s);
-# in fp16 loss_scale, and overflow_steps: the updates that were left out so far.
+# in fp16 loss_scale, and overflow_steps: the updates that were left out so far;
+# gradient_number (one number of all gradients) and rank_losses (the sum of each rank's own losses), by which
+# `dist-train diff` finds where two runs part.
 # {kind: callback, step, epoch, …} is what a callback has logged.
 Record = Mapping[str, Any]
 

@@ -24,7 +24,9 @@ from dist_train.rundir.directory import RunDir
 # Checked before anything starts (registry.missing).
 REQUIRES = {"tensorboard": "pip install 'dist-train[tensorboard]'"}
 # The axis of the curves, and numbers that stay the same.
-_NO_CURVE = frozenset({"schema_version", "step", "total_steps", "samples", "epochs", "memory_rank"})
+_NO_CURVE = frozenset(
+    {"schema_version", "step", "total_steps", "samples", "epochs", "memory_rank", "gradient_number"}
+)
 
 
 class TensorBoardOptions(SinkOptions):

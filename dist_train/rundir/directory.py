@@ -23,6 +23,11 @@ class RunDir:
         return self.path / "config.yaml"
 
     @property
+    def config_origins(self) -> Path:
+        """Where each value of the config came from; written by the launcher."""
+        return self.path / "config-origins.json"
+
+    @property
     def job(self) -> Path:
         """A directory is a run once this file exists; written by the launcher."""
         return self.path / "job.json"

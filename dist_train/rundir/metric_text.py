@@ -18,6 +18,7 @@ _KNOWN_FIELDS = {
     *("samples_per_s", "data_wait", "eta_s", "step_s", "data_s", "compute_s"),
     *("step_s_mean", "data_s_mean", "compute_s_mean"),
     *("memory_bytes", "memory_rank", "slowest_rank", "slowest_s", "others_s"),
+    *("gradient_number", "rank_losses"),
 }
 
 # Enough records: a console line follows its record within a second.

@@ -115,7 +115,8 @@ class Trainer:
         self.pace.count(self.horizon.samples_of(step))
         self.records.settle()
         if metric_sums is not None:
-            self.records.train(step, metric_sums, learning_rate, self.stepper.loss_scale)
+            scale, gradients = self.stepper.loss_scale, float(numbers.norm)
+            self.records.train(step, metric_sums, learning_rate, scale, gradients)
         self.finite.see(step, numbers)
         self.callbacks.call("on_step_end", step)
         if self._evaluates(step):

@@ -40,7 +40,7 @@ from dist_train.distributed.group_teardown.process_group_lifetime import keep_gr
 from dist_train.errors import DistTrainError, ExitCode, forget_interrupt
 from dist_train.jobs.parent_death_signal import end_with_parent
 from dist_train.rundir import RunDir
-from dist_train.rundir.times.clock_file import clock_path
+from dist_train.rundir.times.clock_file import RANKS_WITH_A_CLOCK, clock_path
 from dist_train.rundir.times.span_clock import BODY, IDLE, SCRIPT, STOPPING, span_clock, start_clock
 
 _OUR_PROGRAM = "dist_train.entrypoint"
@@ -85,15 +85,17 @@ def main(argv: list[str], shared: SharedModules | None = None) -> NoReturn:
 
 
 def _start_clock(environ: Mapping[str, str]) -> None:
-    """Count where the time of this attempt goes; rank 0 alone does it, for the whole run."""
-    worker = env.WorkerEnv.from_env(environ)
-    if environ.get("RANK") != "0" or worker is None or worker.run_dir is None:
+    """Count where the time of this rank goes; rank 0's is the run's."""
+    worker, rank = env.WorkerEnv.from_env(environ), int(environ.get("RANK", RANKS_WITH_A_CLOCK))
+    if rank >= RANKS_WITH_A_CLOCK or worker is None or worker.run_dir is None:
         return
-    path = clock_path(RunDir(worker.run_dir), worker.attempt)
+    path = clock_path(RunDir(worker.run_dir), worker.attempt, rank)
     try:
         start_clock(path)
     except OSError as error:
-        print(f"[dist-train] where the time goes is not recorded: {path}: {error.strerror}", file=sys.stderr)
+        if rank == 0:
+            text = f"where the time goes is not recorded: {path}: {error.strerror}"
+            print(f"[dist-train] {text}", file=sys.stderr)
 
 
 def _run(kind: str, value: str, args: list[str]) -> int:

@@ -56,6 +56,7 @@ class BuiltJob:
         stem: the run's name, less the number that makes it unique.
         notices: lines for stderr.
         is_named: whether --name or --run-dir chose the directory; else it is the first free `stem-N`.
+        origins: of each value of its config, by dotted path.
     """
 
     spec: JobSpec
@@ -64,6 +65,7 @@ class BuiltJob:
     stem: str
     notices: tuple[str, ...]
     is_named: bool
+    origins: Mapping[str, str]
 
 
 def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob:
@@ -123,7 +125,7 @@ def build_job(arguments: LaunchArguments, groups: list[OptionGroup]) -> BuiltJob
     if launcher.run_dir_on_nodes(spec) is None:
         notices = (*notices, *log_limit_notice(spec.log_limit_bytes, spec.run_dir))
     is_named = "run_dir" in typed or bool(typed.get("name"))
-    return BuiltJob(spec, launcher, options, stem, notices, is_named)
+    return BuiltJob(spec, launcher, options, stem, notices, is_named, origins)
 
 
 def _refuse_ambiguous(arguments: LaunchArguments) -> None:

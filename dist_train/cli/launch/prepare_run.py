@@ -12,7 +12,7 @@ from dist_train.errors import ConfigError
 from dist_train.jobs.launcher import Plan
 from dist_train.rundir import RunDir
 from dist_train.rundir.directory import free_names, take_free_name, unwritable
-from dist_train.rundir.records import write_bytes_atomic
+from dist_train.rundir.records import write_bytes_atomic, write_json_atomic
 
 
 def without_run_dir(job: BuiltJob) -> BuiltJob:
@@ -42,6 +42,7 @@ def prepare_run(job: BuiltJob) -> tuple[BuiltJob, Plan, list[Path]]:
         run.create()
         if job.spec.config_yaml is not None:
             _write(run.config, job.spec.config_yaml.encode())
+            write_json_atomic(run.config_origins, {"origins": dict(job.origins)})
         plan = job.launcher.plan(job.spec, job.options)
         write_plan(run, plan)
     except BaseException:

@@ -37,6 +37,11 @@ def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [CompletionItem(incomplete, type="dir")]
 
 
+def html_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Files, completed by the shell."""
+    return files(incomplete)
+
+
 def files(incomplete: str) -> list[CompletionItem[str]]:
     """Files, completed by the shell."""
     from click.shell_completion import CompletionItem

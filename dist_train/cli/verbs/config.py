@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,8 +21,11 @@ from dist_train.cli.options.verb_options import SPELLINGS, json_option, size_fla
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.run.find_config import find_config, import_folder
 from dist_train.jobs.launcher import load_launcher
+from dist_train.rundir import RunDir
+from dist_train.rundir.records import read_json
 
 if TYPE_CHECKING:
+    from dist_train.config import Resolved
     from dist_train.config.launch_section import LaunchConfig
 
 
@@ -47,13 +52,29 @@ def show(source: str, overrides: tuple[str, ...], as_json: bool) -> int:
     from dist_train.config import load_config
     from dist_train.config import show as lines_of
 
-    resolved = load_config(find_config(source), overrides)
+    path = find_config(source)
+    resolved = load_config(path, overrides)
+    resolved = replace(resolved, origins={**resolved.origins, **_launch_origins(path, resolved)})
     if as_json:
         values = resolved.config.model_dump(mode="json")
         print_json({"source": resolved.source, "config": values, "origins": resolved.origins})
     else:
         click.echo("\n".join(lines_of(resolved)))
     return 0
+
+
+def _launch_origins(path: Path, resolved: Resolved) -> dict[str, str]:
+    """Of a run's own config: where its launch took each value from that is read from it now."""
+    run = RunDir(path.absolute().parent)
+    if path.name != run.config.name or not run.is_run:
+        return {}
+    try:
+        recorded = (read_json(run.config_origins) or {}).get("origins")
+    except (OSError, ValueError):
+        return {}
+    from_file = {key for key, origin in resolved.origins.items() if origin.startswith(f"{resolved.source}:")}
+    known = recorded if isinstance(recorded, dict) else {}
+    return {key: str(origin) for key, origin in known.items() if key in from_file}
 
 
 @config.command(context_settings=SPELLINGS)

@@ -95,6 +95,14 @@ def _add_rank(
     seconds["idle"] += left - taken
 
 
+def name_parts(reading: ClockReading, is_script: bool, end: End | None = None) -> Seconds:
+    """What the clock has counted until its last change of part, by part."""
+    named, seconds = _PartNames(reading, is_script, end), dict.fromkeys(PARTS, 0.0)
+    for clock_part, counted in reading.seconds.items():
+        seconds[named(clock_part)] += max(0.0, counted)
+    return seconds
+
+
 class _PartNames:
     """The part that what the clock counted belongs to."""
 

@@ -1,4 +1,4 @@
-"""attempts/<k>/time-rank-0: the sums of a rank's clock in shared memory, so that no kill loses them.
+"""attempts/<k>/time-rank-<r>: the sums of a rank's clock in shared memory, so that no kill loses them.
 
 An array of float64. The rank writes it at every change of part (a few stores, no system call); the kernel
 keeps what was written when the process is killed. Times are those of the rank's monotonic clock; one reading
@@ -33,6 +33,9 @@ CLOCK_PARTS = (
     "body",  # since its imports, and dt.init has not been called
     "set_up",  # since dt.init, and no step has begun
 )
+CLOCK_FILE = "time-rank-{rank}"
+# A file per rank and attempt is too many for a shared file system where ranks are thousands.
+RANKS_WITH_A_CLOCK = 256
 VERSION, WALL, MONOTONIC, ALIVE, SINCE, PART, RESUMED, KNOWN, COMMITS = range(9)
 SUMS = 16
 RING = 32
@@ -68,9 +71,9 @@ class ClockReading:
     commits: tuple[tuple[int, Mapping[str, float]], ...]
 
 
-def clock_path(run: RunDir, attempt: int) -> Path:
-    """The file of rank 0's clock in one attempt."""
-    return run.attempts / str(attempt) / "time-rank-0"
+def clock_path(run: RunDir, attempt: int, rank: int = 0) -> Path:
+    """The file of a rank's clock in one attempt."""
+    return run.attempts / str(attempt) / CLOCK_FILE.format(rank=rank)
 
 
 def create_clock_file(path: Path) -> memoryview[float]:

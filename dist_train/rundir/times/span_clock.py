@@ -1,8 +1,8 @@
 """The clock of this process: it counts its time for one part after the other, in memory that outlives it.
 
-Rank 0 of an attempt has one (its agent's environment says so); everywhere else the calls do nothing. A change
-of part reads the clock once and stores five numbers. It never waits for a GPU: there a part ends when the
-host goes on, and what the device still computes counts for what the host waits in later.
+Each of the first ranks of an attempt has one (its agent's environment says so); elsewhere the calls do
+nothing. A change of part reads the clock once and stores five numbers. It never waits for a GPU: there a part
+ends when the host goes on, and what the device still computes counts for what the host waits in later.
 """
 
 from __future__ import annotations

@@ -36,12 +36,13 @@ def parts_text(time: Mapping[str, Any]) -> str:
     """`compute 61.0 %, …; not known: data wait`: shares of the whole time, the largest first."""
     total, wall_s = time["total"], time["wall_s"] or 1.0
     known = [part for part in PARTS if total[part]]
-    shown = [f"{_name(p)} {_percent(total[p] / wall_s)}" for p in sorted(known, key=lambda p: -total[p])]
-    unknown = [_name(part) for part in PARTS if total[part] is None]
+    shown = [f"{part_name(p)} {_percent(total[p] / wall_s)}" for p in sorted(known, key=lambda p: -total[p])]
+    unknown = [part_name(part) for part in PARTS if total[part] is None]
     return ", ".join(shown) + (f"; not known: {', '.join(unknown)}" if unknown else "")
 
 
-def _name(part: str) -> str:
+def part_name(part: str) -> str:
+    """How a part is called in texts."""
     return _NAMES.get(part, part)
 
 

@@ -38,6 +38,8 @@ class RankInterval:
 
 
 _LOSS_SCALE = ("loss_scale", "overflow_steps")
+# A record of more ranks would be longer than all the rest of it.
+MOST_RANK_LOSSES = 64
 
 
 class Reporter:
@@ -54,8 +56,13 @@ class Reporter:
         learning_rate: float,
         interval: RankInterval,
         loss_scale: tuple[float, int] | None = None,
+        gradient_number: float | None = None,
     ) -> dict[str, Any]:
-        """The record of a training step; in fp16 with the scale and the updates that it has left out."""
+        """The record of a training step; in fp16 with the scale and the updates that it has left out.
+
+        Args:
+            gradient_number: of all gradients of the step, to be compared with another run's.
+        """
         scale = {} if loss_scale is None else dict(zip(_LOSS_SCALE, loss_scale, strict=True))
         self._remaining.see(step, interval.wall_s)
         recent, whole = interval.recent, interval.whole
@@ -71,7 +78,9 @@ class Reporter:
             "compute_s_mean": whole.compute_s,
             "eta_s": self._remaining.seconds(self._horizon.total_steps),
             **scale,
+            **({} if gradient_number is None else {"gradient_number": gradient_number}),
             **of_ranks(means.of_ranks),
+            **losses_of_ranks(means.of_ranks),
         }
 
     def evaluation(self, step: int, means: Means, learning_rate: float) -> dict[str, Any]:
@@ -93,15 +102,22 @@ class Reporter:
         }
 
 
+def losses_of_ranks(ranks: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """The sum of each rank's own losses, from (own seconds, bytes, loss) of each; none of very many ranks."""
+    if not 1 < len(ranks) <= MOST_RANK_LOSSES or len(ranks[0]) < 3:
+        return {}
+    return {"rank_losses": [loss for _, _, loss, *_ in ranks]}
+
+
 def of_ranks(ranks: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The rank with the most memory, and the slowest one, from (own seconds, bytes) of each rank."""
     if not ranks:
         return {}
-    held = [int(memory) for _, memory in ranks]
+    held = [int(memory) for _, memory, *_ in ranks]
     found: dict[str, Any] = {"memory_bytes": max(held), "memory_rank": held.index(max(held))}
     if len(ranks) == 1:
         return found
-    own = [seconds for seconds, _ in ranks]
+    own = [seconds for seconds, *_ in ranks]
     slowest = own.index(max(own))
     others = fmean(seconds for rank, seconds in enumerate(own) if rank != slowest)
     return {**found, "slowest_rank": slowest, "slowest_s": own[slowest], "others_s": others}

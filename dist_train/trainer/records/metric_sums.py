@@ -48,6 +48,11 @@ class MetricSums:
             self._metrics[name] = (total + _float64(top), count + _float64(bottom))
 
     @property
+    def loss(self) -> float:
+        """The sum of this rank's losses; waits for the device."""
+        return float(self._loss)
+
+    @property
     def names(self) -> list[str]:
         """Names of the metrics, sorted."""
         return sorted(self._metrics)

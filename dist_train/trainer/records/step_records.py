@@ -44,12 +44,15 @@ class Records:
         metric_sums: MetricSums,
         learning_rate: float,
         loss_scale: tuple[float, int] | None = None,
+        gradient_number: float | None = None,
     ) -> None:
         """Begin the record of this step; `settle` ends it. Collective."""
         interval = self._interval()
-        coming = self._reducer.begin(metric_sums, interval.of_rank)
+        coming = self._reducer.begin(metric_sums, (*interval.of_rank, metric_sums.loss))
         self._pending = coming.then(
-            lambda means: self._reporter.train(step, means, learning_rate, interval, loss_scale)
+            lambda means: self._reporter.train(
+                step, means, learning_rate, interval, loss_scale, gradient_number
+            )
         )
 
     def settle(self) -> None:

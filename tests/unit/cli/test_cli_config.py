@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dist_train.config import dump_config, load_config
+from dist_train.rundir.records import write_json_atomic
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 
@@ -35,6 +36,21 @@ def test_show_reads_a_runs_own_config(make_run: Callable[..., Any], dist_train: 
     made.run.config.write_text(dump_config(load_config(DIGITS, ["seed=11"]).config))
     said = dist_train("config", "show", "a-1")
     assert "seed: 11   # runs/a-1/config.yaml:" in said.out
+
+
+def test_values_of_a_run_have_the_origin_that_its_launch_had(
+    make_run: Callable[..., Any], dist_train: Any
+) -> None:
+    made, resolved = make_run("a-1"), load_config(DIGITS, ["seed=11"])
+    made.run.config.write_text(dump_config(resolved.config))
+    write_json_atomic(made.run.config_origins, {"origins": resolved.origins})
+    said = dist_train("config", "show", "a-1", "trainer.epochs=2")
+    assert "seed: 11   # override" in said.out
+    assert f"workers: 0   # {DIGITS}:" in said.out
+    assert "deterministic: none   # default" in said.out
+    assert "  epochs: 2   # override" in said.out
+    made.run.config_origins.write_text('{"origins": [')
+    assert "seed: 11   # runs/a-1/config.yaml:" in dist_train("config", "show", "a-1").out
 
 
 def test_a_run_of_a_script_has_no_config(make_run: Callable[..., Any], dist_train: Any) -> None:

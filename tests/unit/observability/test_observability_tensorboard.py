@@ -44,13 +44,22 @@ def curves(run: RunDir) -> dict[str, list[tuple[int, float]]]:
 
 def test_every_number_of_a_record_is_a_curve_by_kind(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    write(run, record(1, step_s=0.5, memory_rank=3, note="x"), record(2), record(2, kind="eval"))
+    write(
+        run,
+        record(1, step_s=0.5, memory_rank=3, gradient_number=2.0, note="x"),
+        record(2),
+        record(2, kind="eval"),
+    )
     found = curves(run)
     assert found["train/loss"] == [(1, 1.0), (2, 0.5)]
     assert found["train/accuracy"] == [(1, 0.75), (2, 0.75)]
     assert found["eval/loss"] == [(2, 0.5)]
     assert found["train/step_s"] == [(1, 0.5)]
-    assert not {tag for tag in found if tag.endswith(("/step", "/total_steps", "/memory_rank", "/note"))}
+    assert not {
+        tag
+        for tag in found
+        if tag.endswith(("/step", "/total_steps", "/memory_rank", "/gradient_number", "/note"))
+    }
 
 
 def test_steps_that_a_restart_runs_again_are_there_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dist_train.distributed.run import Run
 from dist_train.env import RankInfo
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.trainer.records.memory_use import used_bytes
-from dist_train.trainer.records.metric_records import Reporter, of_ranks
+from dist_train.trainer.records.metric_records import MOST_RANK_LOSSES, Reporter, losses_of_ranks, of_ranks
 from dist_train.trainer.records.metric_sums import MetricSums, Reducer
 from dist_train.trainer.records.step_records import Records
 from dist_train.trainer.records.straggler import OwnWork
@@ -118,6 +118,14 @@ def test_the_rank_with_most_memory_and_the_slowest_one() -> None:
     assert (found["memory_bytes"], found["memory_rank"]) == (300, 0)
     assert (found["slowest_rank"], found["slowest_s"], found["others_s"]) == (1, 0.5, pytest.approx(0.2))
     assert of_ranks([]) == {}
+
+
+def test_each_ranks_own_loss_is_recorded_unless_they_are_many() -> None:
+    ranks = [(0.1, 300.0, 70.25), (0.5, 100.0, float("inf"))]
+    assert losses_of_ranks(ranks) == {"rank_losses": [70.25, float("inf")]}
+    assert of_ranks(ranks)["memory_rank"] == 0
+    assert losses_of_ranks(ranks[:1]) == {}, "it is the loss"
+    assert losses_of_ranks([(0.1, 1.0, 1.0)] * (MOST_RANK_LOSSES + 1)) == {}
 
 
 def test_memory_of_this_process_is_resident_memory() -> None:
