@@ -28,6 +28,8 @@ GRACE_S = "DIST_TRAIN_GRACE_S"
 MAX_RESTARTS = "DIST_TRAIN_MAX_RESTARTS"
 JOIN_TIMEOUT_S = "DIST_TRAIN_JOIN_TIMEOUT_S"  # how long node 0 waits for the others
 JOB = "DIST_TRAIN_JOB"  # names the verdict file: one per start of the job by its launcher
+# A secret, where each node has a run directory of its own and checkpoints go to a URL: the agents' key.
+RUN_KEY = "DIST_TRAIN_RUN_KEY"
 # Kubernetes -> agent: facts about the pod, by the downward API.
 POD_UID = "DIST_TRAIN_POD_UID"
 POD_NAME = "DIST_TRAIN_POD_NAME"

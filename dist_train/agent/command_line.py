@@ -60,6 +60,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] | None = None)
         instance=platform.instance(environ),
         submission=platform.submission(environ),
         memory_option=platform.memory_option,
+        run_key=environ.get(env.RUN_KEY, ""),
     )
 
 

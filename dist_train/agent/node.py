@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import socket
@@ -262,7 +263,9 @@ class Node:
 
 
 def _run_key(settings: Settings) -> bytes:
-    """Read the run key: the launcher wrote it (0600) before it started any agent."""
+    """Read the run key: the launcher wrote it (0600) before it started any agent, or gave it as a secret."""
+    if settings.run_key:
+        return hashlib.sha256(f"{settings.run_id}/{settings.run_key}".encode()).digest()
     path = settings.run.control / "key"
     try:
         return path.read_bytes()

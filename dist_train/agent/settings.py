@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dist_train.agent.coordination.address import Address
@@ -30,6 +30,8 @@ class Settings:
         rank_gpus: the one GPU of each rank where some are MIG slices; empty: a rank sees all of the node's.
         cannot_start: why ranks cannot start here as asked; node 0 then ends the run.
         memory_option: the launcher's option for more memory per node; empty where it has none.
+        run_key: the secret by which the agents know each other where each node has a run directory of its
+            own; empty where they share one, and the key is in it.
         submission: unique id of the submitted object, where the platform knows one; else empty.
     """
 
@@ -68,6 +70,7 @@ class Settings:
     rank_gpus: tuple[str, ...] = ()
     cannot_start: str = ""
     memory_option: str = ""
+    run_key: str = field(default="", repr=False)
 
     @property
     def world_size(self) -> int:

@@ -1,5 +1,8 @@
-"""`python -P -m dist_train.checkpoint list|verify|show PATH`: JSON lines, one per checkpoint; no torch.
+"""`python -P -m dist_train.checkpoint list|verify|show|quarantined PATH`: JSON lines; no torch.
 
+One per checkpoint. PATH is a path or a URL.
+
+`copy PATH TARGET`: one line per checkpoint that was copied.
 `import SOURCE TARGET [--entry KEY] [--keep-names]` and `export SOURCE TARGET [--entry KEY]
 [--max-shard-bytes N]`: one line; these load torch.
 
@@ -18,6 +21,7 @@ from typing import Any
 from dist_train.checkpoint.format.layout import MANIFEST
 from dist_train.checkpoint.format.manifest import Manifest, copies_of_parts
 from dist_train.checkpoint.store.checkpoint_names import is_there, read_manifest, step_names
+from dist_train.checkpoint.store.copy_checkpoint import copy_checkpoint
 from dist_train.checkpoint.store.last_finite import read_non_finite
 from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
 from dist_train.checkpoint.store.storage import CheckpointStorage
@@ -29,9 +33,10 @@ from dist_train.checkpoint.store.verify import (
     verify_stored,
 )
 from dist_train.errors import DistTrainError, ExitCode, NotFoundError, UsageError
+from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.step_names import parse_step
 
-_VERBS = ("list", "verify", "show")
+_VERBS = ("list", "verify", "show", "quarantined")
 _CONVERSIONS = ("import", "export")
 
 
@@ -55,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
 def _run_verb(argv: Sequence[str]) -> Iterator[dict[str, Any]]:
     if len(argv) == 2 and argv[0] in _VERBS:
         yield from _records(argv[0], argv[1])
+    elif len(argv) == 3 and argv[0] == "copy":
+        yield from _copies(argv[1], argv[2])
     elif len(argv) >= 3 and argv[0] in _CONVERSIONS:
         yield _convert(argv)
     else:
@@ -73,13 +80,15 @@ def _convert(argv: Sequence[str]) -> dict[str, Any]:
     arguments = parser.parse_args(argv)
     source, target = Path(arguments.source), Path(arguments.target)
     if arguments.verb == "export":
-        return export_weights(
-            source, target, entry=arguments.entry, max_shard_bytes=arguments.max_shard_bytes
-        )
+        given = source if scheme_of(arguments.source) is None else arguments.source
+        return export_weights(given, target, entry=arguments.entry, max_shard_bytes=arguments.max_shard_bytes)
     return import_weights(source, target, entry=arguments.entry, keep_names=arguments.keep_names)
 
 
 def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
+    if verb == "quarantined":
+        yield from ({"name": name.rpartition("/")[2]} for name in open_storage(location).quarantined())
+        return
     storage, name = open_checkpoint(location)
     single = is_checkpoint(storage, name)
     if not single:
@@ -93,6 +102,24 @@ def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
         yield from (_verified(storage, one) for one in found)
     else:
         yield _shown(storage, found[-1])
+
+
+def _copies(location: str, target: str) -> Iterator[dict[str, Any]]:
+    storage, name = open_checkpoint(location)
+    single = is_checkpoint(storage, name)
+    if not single:
+        storage = open_storage(location)
+    found = [name] if single else list(step_names(storage).values())
+    if not found:
+        raise NotFoundError(f"there is no checkpoint in {location}")
+    for one in found:
+        copied = copy_checkpoint(storage, one, open_storage(target))
+        yield {
+            "step": copied.manifest.step,
+            "path": copied.location,
+            "bytes": sum(entry.bytes for entry in copied.manifest.files),
+            "was_there": copied.was_there,
+        }
 
 
 def is_checkpoint(storage: CheckpointStorage, name: str) -> bool:

@@ -75,6 +75,7 @@ def config_xxh3(config: RunConfig) -> str:
     import xxhash
 
     data = {key: value for key, value in config.model_dump().items() if key not in NOT_HASHED}
+    del data["checkpoint"]["directory"]  # as little as the run directory
     trainer = config.trainer
     sections: list[tuple[Any, tuple[str, ...], dict[str, Any]]] = [
         (config, _LATER, data),

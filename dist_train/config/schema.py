@@ -224,6 +224,12 @@ else:
 class CheckpointConfig(_AsyncSection):
     """When to save, and what to keep. At most one of `every_steps` and `every_epochs`."""
 
+    directory: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where checkpoints are kept: a URL (s3://BUCKET/PREFIX, gs://, az://), in which {run} "
+        "stands for the run's name; null: in the run directory.",
+    )
     every_steps: int | None = Field(default=None, ge=1, description="Optimizer steps between two saves.")
     every_epochs: int | None = Field(
         default=1, ge=1, description="Epochs between two saves (the default, unless every_steps is given)."

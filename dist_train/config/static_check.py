@@ -12,11 +12,14 @@ from dist_train.config.components import check_arguments, check_target
 from dist_train.config.problems import Problem, did_you_mean, dotted, raise_problems
 from dist_train.config.shortcuts import short_names
 from dist_train.errors import ConfigError
+from dist_train.rundir.bucket_url import BUCKET_SCHEMES, parse_bucket_url, scheme_of
+from dist_train.rundir.remote_checkpoints import RUN_NAME
 
 if TYPE_CHECKING:
     from dist_train.config.component import Component
     from dist_train.config.schema import RunConfig
 
+_STORAGES = "checkpoint_storages"
 # Of the other kinds, functions get further arguments from the trainer.
 _CALLED_WITH_ARGS_ALONE = frozenset({"model", "task", "data", "callbacks"})
 _PLATEAU = (
@@ -45,6 +48,7 @@ def check_config(config: RunConfig, folder: Path, origins: Mapping[str, str] | N
             for problem in _component(path, kind, part, folder)
         ),
         *_adapters(config),
+        *_checkpoint_location(config),
         *_sink_options(config),
         *_rules(config),
     ]
@@ -108,6 +112,30 @@ def _adapters(config: RunConfig) -> Iterator[Problem]:
         for package, how in registry.missing(kind, name).items():
             text = f"`{path}`: {name} needs the package {package}, which is not installed"
             yield Problem(text, hint=how, path=tuple(path.split(".")))
+
+
+def _checkpoint_location(config: RunConfig) -> Iterator[Problem]:
+    url = config.checkpoint.directory
+    if url is None:
+        return
+    place, known = ("checkpoint", "directory"), registry.names(_STORAGES)
+    scheme = scheme_of(url)
+    if scheme is None:
+        text = f"`checkpoint.directory`: {url} is a path, and not a URL"
+        hint = "drop it, and choose the run directory by --run-dir: checkpoints lie in it"
+        yield Problem(text, hint=hint, path=place)
+    elif scheme not in known or scheme == "file":
+        text = f"`checkpoint.directory`: no checkpoint storage is registered for {scheme}://"
+        hint = did_you_mean(scheme, known) or f"known are {', '.join(f'{one}://' for one in known)}"
+        yield Problem(text, hint=hint, path=place)
+    elif scheme in BUCKET_SCHEMES:
+        try:
+            parse_bucket_url(url.replace(RUN_NAME, "run"))
+        except ConfigError as error:
+            yield _problem_at("checkpoint.directory", error)
+    for package, how in registry.missing(_STORAGES, scheme or "").items():
+        text = f"`checkpoint.directory`: {scheme}:// needs the package {package}, which is not installed"
+        yield Problem(text, hint=how, path=place)
 
 
 def _sink_options(config: RunConfig) -> Iterator[Problem]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dist_train.rundir.directory import RunDir
+from dist_train.rundir.remote_checkpoints import read_remote
 from dist_train.rundir.step_names import parse_step
 
 
 def committed_steps(run: RunDir) -> list[int]:
-    """Steps with a manifest, ascending. Their content is not verified here; a resume does that."""
+    """Steps with a manifest, ascending. Their content is not verified here; a resume does that.
+
+    Of checkpoints at a URL: those that rank 0 saw there last.
+    """
+    remote = read_remote(run)
+    if remote is not None:
+        return list(remote.steps)
     steps = []
     if run.checkpoints.is_dir():
         for folder in run.checkpoints.iterdir():

@@ -68,6 +68,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def remote_checkpoints(self) -> Path:
+        """Where the checkpoints are if not here, and which there are; written by rank 0."""
+        return self.checkpoints / "remote.json"
+
+    @property
     def logs(self) -> Path:
         """attempt-<k>/rank-<r>.log and node-<n>.log."""
         return self.path / "logs"

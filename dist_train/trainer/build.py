@@ -36,6 +36,7 @@ from dist_train.observability.sink import SinkContext
 from dist_train.observability.sink_fanout import SinkFanout
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.rundir.directory import RunDir
+from dist_train.rundir.remote_checkpoints import url_of
 from dist_train.strategies.base import (
     Strategy,
     StrategyOptions,
@@ -59,6 +60,7 @@ from dist_train.trainer.non_finite import NonFiniteRule
 from dist_train.trainer.parameter_groups import check_group_options, grouped
 from dist_train.trainer.records.metric_records import Reporter
 from dist_train.trainer.records.metric_sums import Reducer
+from dist_train.trainer.records.remote_record import RemoteRecord
 from dist_train.trainer.records.step_records import Records
 from dist_train.trainer.records.straggler import OwnWork
 from dist_train.trainer.records.throughput import Pace
@@ -136,6 +138,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         sinks=sinks,
         timeout_s=config.resilience.collective_timeout_s,
     )
+    manager = _manager(config, run, run_dir, strategy)
     state = {"model": model, "optimizer": optimizer, **({} if schedule is None else {"schedule": schedule})}
     finite = NonFiniteRule(
         run,
@@ -144,7 +147,8 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         data.train,
         horizon,
         lambda: saves.newest_step(),
-        run_dir.checkpoints,
+        manager.storage.location,
+        run_dir.path,
         lambda rank: place_of(strategy, options, rank, run.world_size).data_rank,
     )
     scaler = _loss_scaler(config, run)
@@ -152,7 +156,6 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         state["loss_scaler"] = scaler
     state |= {"loader": data.train, **hooks.state(), **finite.state()}
     faults = FaultPlan.from_env(run.rank, run_dir.path)
-    manager = _manager(config, run, run_dir, strategy)
     saves = Saves(
         manager,
         config.checkpoint,
@@ -163,6 +166,7 @@ def build(config: RunConfig, components: Components, run: Run, run_dir: RunDir, 
         grace_s,
         faults,
         asynchronous=config.checkpoint.is_asynchronous(run.device.type),
+        remote=RemoteRecord(manager, run_dir, config.checkpoint.directory is not None),
     )
     seed_for_training(config.seed, run.place.data_rank)
     clip_norm = config.trainer.clip_norm
@@ -290,9 +294,9 @@ def _loss_scaler(config: RunConfig, run: Run) -> LossScaler | None:
 
 
 def _manager(config: RunConfig, run: Run, run_dir: RunDir, strategy: Strategy) -> CheckpointManager:
-    best = config.checkpoint.keep_best
+    best, directory = config.checkpoint.keep_best, config.checkpoint.directory
     return CheckpointManager(
-        run_dir.checkpoints,
+        run_dir.checkpoints if directory is None else url_of(directory, run_dir),
         keep_last=config.checkpoint.keep_last,
         keep_best=0 if best is None else best.n,
         best_mode="min" if best is None else best.mode,

@@ -16,6 +16,7 @@ from dist_train.distributed.control_group import Control
 from dist_train.errors import CheckpointError, ConfigError
 from dist_train.resilience.fault_injection import FaultPlan
 from dist_train.trainer.records.metric_sums import Means
+from dist_train.trainer.records.remote_record import RemoteRecord
 from dist_train.trainer.training_position import Horizon, Position
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Saves:
         state: what a checkpoint holds, by name; `loader` is the position.
         grace_s: seconds from a stop signal to the kill.
         asynchronous: saves are written while the training goes on, but for those that are asked to wait.
+        remote: takes note of the checkpoints that there are.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Saves:
         grace_s: float,
         faults: FaultPlan,
         asynchronous: bool = False,
+        remote: RemoteRecord | None = None,
     ) -> None:
         self._manager = manager
         self._config = config
@@ -64,6 +67,7 @@ class Saves:
         self._grace_s = grace_s
         self._faults = faults
         self._asynchronous = asynchronous
+        self._remote = remote
         self._last_seconds = 0.0
         self._untold: list[int] = []
         self.newest: Saved | None = None
@@ -77,6 +81,7 @@ class Saves:
         """
         self.finish()
         restored = self._manager.load_latest(self._state)
+        self._note_remote()
         if restored is None:
             return None
         at = self._horizon.at(restored.step)
@@ -157,6 +162,11 @@ class Saves:
         self._untold.append(committed.step)
         self._last_seconds = committed.seconds
         self.newest = Saved(committed.step, committed.weights_hash, committed.state_hash)
+        self._note_remote()
+
+    def _note_remote(self) -> None:
+        if self._remote is not None and self._control.is_main:
+            self._remote.note()
 
     def _note_background(self, committed: Committed | None) -> None:
         if committed is None:

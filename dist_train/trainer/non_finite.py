@@ -54,7 +54,8 @@ class NonFiniteRule:
     Args:
         model: the wrapped model.
         newest_step: gives the step of the newest checkpoint, None without one.
-        checkpoints: the directory of the checkpoints, for messages.
+        checkpoints: where the checkpoints are, for messages.
+        run_dir: the run directory, for messages.
         data_rank_of: the data coordinate of a rank.
     """
 
@@ -69,7 +70,8 @@ class NonFiniteRule:
         loader: AnyLoader,
         horizon: Horizon,
         newest_step: Callable[[], int | None],
-        checkpoints: Path,
+        checkpoints: str,
+        run_dir: Path,
         data_rank_of: Callable[[int], int] = int,
     ) -> None:
         self._run = run
@@ -78,7 +80,7 @@ class NonFiniteRule:
         self._loader = loader
         self._horizon = horizon
         self._newest_step = newest_step
-        self._checkpoints = checkpoints
+        self._checkpoints, self._run_dir = checkpoints, run_dir
         self._data_rank_of = data_rank_of
         self._check = FiniteCheck(run.control)
         self._skipped: list[int] = []
@@ -186,9 +188,9 @@ class NonFiniteRule:
         if newest is None:
             last = "there is no checkpoint yet"
         else:
-            where = self._checkpoints / step_name(newest)
+            where = f"{self._checkpoints}/{step_name(newest)}"
             last = f"the last finite checkpoint is that of step {newest}, {where}"
-        folder = self._checkpoints.parent
+        folder = self._run_dir
         advice = (
             "look at these samples, lower the learning rate or set trainer.clip_norm"
             if self._action != "stop"

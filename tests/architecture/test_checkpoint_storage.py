@@ -12,6 +12,7 @@ FOLDER = PACKAGE / "checkpoint"
 # Who may use the file system, and for what.
 ALLOWED = {
     "store/file.py": "the storage of directories",
+    "store/object_store": "the storages of object stores",
     "store/writer_lock.py": "the lock of a directory's writer",
     "format/node_memory.py": "memory that the ranks of a node share, by /proc",
     "weights": "files of other tools, which the user names by their path",

@@ -65,6 +65,30 @@ TABLE = [
     ("given twice", lambda f: ["--nodes", "2", GOOD, "--nodes", "3"], 2, ["--nodes is given twice: 2 and 3"]),
     ("strange word", lambda f: [GOOD, "epochs", "3"], 2, ["'epochs'", "override"]),
     ("override of nothing", lambda f: [GOOD, "trainer.epoch=3"], 78, ["trainer.epoch", "epochs"]),
+    (
+        "checkpoints at a URL of no bucket",
+        lambda f: [GOOD, "checkpoint.directory=s3://"],
+        78,
+        ["checkpoint.directory", "names no bucket", "s3://BUCKET/PREFIX"],
+    ),
+    (
+        "checkpoints at a URL with credentials",
+        lambda f: [GOOD, "checkpoint.directory=s3://key:word@bucket/runs"],
+        78,
+        ["checkpoint.directory", "has credentials in it", "the environment"],
+    ),
+    (
+        "checkpoints at an unknown scheme",
+        lambda f: [GOOD, "checkpoint.directory=s4://bucket/runs"],
+        78,
+        ["checkpoint.directory", "s4://", "did you mean"],
+    ),
+    (
+        "checkpoints at a path",
+        lambda f: [GOOD, "checkpoint.directory=/data/runs"],
+        78,
+        ["checkpoint.directory", "/data/runs", "--run-dir"],
+    ),
     ("secret by --env", lambda f: ["--env", "HF_TOKEN=x", GOOD], 2, ["HF_TOKEN", "--secret"]),
 ]
 

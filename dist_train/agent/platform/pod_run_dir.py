@@ -21,12 +21,12 @@ _POLL_S = 0.5
 
 
 def prepare_run_dir(settings: Settings, join_by: float, note: Callable[[str], None]) -> None:
-    """Create the run directory on node 0; on other nodes wait until it is there.
+    """Create the run directory on node 0; on other nodes wait until it is there, or create their own.
 
     Raises ConfigError for a volume that cannot be written and for another config than the run's,
     RendezvousError after `join_by` (by time.monotonic), Preempted when a stop is asked for meanwhile.
     """
-    if settings.node == 0:
+    if settings.node == 0 or settings.run_key:
         _create(settings)
     else:
         _wait_for_key(settings, join_by, note)
@@ -39,7 +39,8 @@ def _create(settings: Settings) -> None:
         _refuse_unwritable(settings.run)
         if settings.kind == "config":
             _store_config(Path(settings.value), settings.run)
-        _create_key(settings.run.control / "key")  # the last: when it is there, the others are too
+        if not settings.run_key:
+            _create_key(settings.run.control / "key")  # the last: when it is there, the others are too
     except OSError as error:
         raise _unwritable(settings.run, str(error)) from error
     except ConfigError as error:

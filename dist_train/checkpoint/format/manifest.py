@@ -224,6 +224,11 @@ def missing(name: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(f"{name} is missing", file=name)
 
 
+def listed_files(manifest: Manifest) -> set[str]:
+    """The names of a checkpoint's files, without the manifest's own."""
+    return {name for entry in manifest.files for name in names_of(entry)}
+
+
 def check_listing(manifest: Manifest, files: Set[str]) -> None:
     """Compare the names of a checkpoint's files with the manifest's list.
 
@@ -231,7 +236,7 @@ def check_listing(manifest: Manifest, files: Set[str]) -> None:
         DamagedCheckpoint: a listed file is missing, or there is one that is not listed.
     """
     there = files - {MANIFEST}
-    listed = {name for entry in manifest.files for name in names_of(entry)}
+    listed = listed_files(manifest)
     for name in sorted(listed - there):
         raise missing(name)
     for name in sorted(there - listed):

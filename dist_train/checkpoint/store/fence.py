@@ -88,7 +88,8 @@ def begin_attempt(storage: CheckpointStorage, attempt: int | None, run_id: str =
 
     Args:
         storage: where the checkpoints are; created if it does not exist.
-        attempt: this attempt's number; None takes the next free one.
+        attempt: this attempt's number; None takes the next free one, and so does a number that is taken in
+            a storage that outlives run directories.
         run_id: of this run; empty where it has none.
 
     Returns:
@@ -104,7 +105,12 @@ def begin_attempt(storage: CheckpointStorage, attempt: int | None, run_id: str =
     if attempt is None:
         known = [found.attempt for found in manifests.values()] + ([before.attempt] if before else [])
         attempt = max(known, default=-1) + 1
-    if before is not None and before.is_of(run_id) and before.attempt > attempt:
+    newer = before is not None and before.is_of(run_id) and before.attempt >= attempt
+    if newer and run_id and storage.outlives_run_directory:
+        # The number is that of the run directory, which was lost with its node: this is a later attempt.
+        assert before is not None
+        attempt = before.attempt + 1
+    elif before is not None and newer and before.attempt > attempt:
         raise CheckpointError(
             f"{storage.location} belongs to attempt {before.attempt}; this is attempt {attempt}",
             cause="a newer attempt of this run has taken over",

@@ -25,7 +25,7 @@ def open_storage(location: Location, *, absolute: bool = False) -> CheckpointSto
         absolute: whether a relative directory stays the same when the working directory changes.
 
     Raises:
-        ConfigError: nothing is registered for the URL's scheme.
+        ConfigError: nothing is registered for the URL's scheme, or what it needs is not installed.
     """
     if isinstance(location, CheckpointStorage):
         return location
@@ -46,6 +46,8 @@ def open_storage(location: Location, *, absolute: bool = False) -> CheckpointSto
             else "give a directory, or install the package that provides the entry point "
             f"'{scheme}' in the group {registry.KINDS[KIND].group}",
         )
+    for package, how in registry.missing(KIND, scheme).items():
+        raise ConfigError(f"{scheme}:// needs the package {package}, which is not installed", hint=how)
     factory = registry.load(KIND, scheme)
     storage = factory(location) if callable(factory) else None
     if not isinstance(storage, CheckpointStorage):

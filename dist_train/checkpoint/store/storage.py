@@ -35,6 +35,8 @@ class CheckpointStorage(ABC):
 
     # The URL scheme; the name of the entry point.
     name: ClassVar[str]
+    # Whether a run may come back here with an empty run directory, and count its attempts anew.
+    outlives_run_directory: ClassVar[bool] = False
 
     def __init__(self, location: str) -> None:
         self.location = location

@@ -13,7 +13,7 @@ from dist_train.checkpoint.format.canonical_json import load_canonical
 from dist_train.checkpoint.format.checkpoint_errors import DamagedCheckpoint
 from dist_train.checkpoint.format.hash_threads import HashThreads, hash_threads
 from dist_train.checkpoint.format.layout import MANIFEST, STATE_JSON, blocks_name
-from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing, missing
+from dist_train.checkpoint.format.manifest import FileEntry, Manifest, check_listing, listed_files, missing
 from dist_train.checkpoint.format.verified_reader import VerifiedReader
 from dist_train.checkpoint.store.checkpoint_names import (
     is_there,
@@ -91,7 +91,10 @@ def read_committed(
         raise DamagedCheckpoint(f"there is no {MANIFEST}", file=MANIFEST) from error
     if parse_step(name) not in (None, manifest.step):
         raise DamagedCheckpoint(f"{name} holds step {manifest.step}", file=MANIFEST)
-    check_listing(manifest, storage.files(name))
+    there = storage.files(name)
+    # A listing may lag; the file itself is asked for before it is called missing.
+    there |= {file for file in listed_files(manifest) - there if storage.exists(f"{name}/{file}")}
+    check_listing(manifest, there)
     return manifest
 
 

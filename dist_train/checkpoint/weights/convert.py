@@ -22,7 +22,7 @@ from dist_train.rundir.durable_files import link_new, make_directory, remove_tre
 
 
 def import_weights(
-    source: Path, target: Path, *, entry: str | None = None, keep_names: bool = False
+    source: Path | str, target: Path, *, entry: str | None = None, keep_names: bool = False
 ) -> dict[str, Any]:
     """Write the weights of any file as one safetensors file under the plain module's names.
 
@@ -49,14 +49,15 @@ def import_weights(
 
 
 def export_weights(
-    source: Path, target: Path, *, entry: str | None = None, max_shard_bytes: int | None = None
+    source: Path | str, target: Path, *, entry: str | None = None, max_shard_bytes: int | None = None
 ) -> dict[str, Any]:
     """Write a checkpoint's model as a safetensors file or, by the target's suffix, as a torch.save file.
 
     Plain torch opens the latter with weights_only=True. Of safetensors, one tensor at a time is in memory.
 
     Args:
-        source: a checkpoint, a folder of them (the newest whole one is taken), or a weights file.
+        source: a checkpoint or a folder of them (the newest whole one is taken), also as a URL; or a weights
+            file.
         target: the new file, or directory; it must not exist.
         entry: which part of the source holds the weights, where several could.
         max_shard_bytes: write a directory of safetensors files of at most this size, and their index.
@@ -76,7 +77,7 @@ def refuse_existing(target: Path) -> None:
 
 
 def _convert(
-    weights: Weights, source: Path, target: Path, max_shard_bytes: int | None = None
+    weights: Weights, source: Path | str, target: Path, max_shard_bytes: int | None = None
 ) -> dict[str, Any]:
     check_storable_as(weights, source, target, max_shard_bytes)
     if weights.manifest is not None and weights.manifest.version == 1:
@@ -97,7 +98,7 @@ def _bytes_of(target: Path) -> int:
     return sum(file.stat().st_size for file in (target.iterdir() if target.is_dir() else [target]))
 
 
-def _place(weights: Weights, source: Path, target: Path, save: Save) -> str:
+def _place(weights: Weights, source: Path | str, target: Path, save: Save) -> str:
     """Write beside the target, read back, compare, and only then rename; return the weights_hash."""
     # The suffix stays: it decides how the file is read back.
     temporary = target.with_name(f".{os.getpid()}.tmp.{target.name}")
@@ -122,7 +123,7 @@ def _place(weights: Weights, source: Path, target: Path, save: Save) -> str:
     return wanted
 
 
-def _compare(manifest: Manifest, found: str, digests: Mapping[str, Digested], source: Path) -> None:
+def _compare(manifest: Manifest, found: str, digests: Mapping[str, Digested], source: Path | str) -> None:
     """Compare the weights that were read with the manifest."""
     if found == manifest.weights_hash:
         return

@@ -13,10 +13,10 @@ from dist_train.checkpoint.format.manifest import Manifest
 from dist_train.checkpoint.state.collect import MAIN
 from dist_train.checkpoint.state.encoding import decode
 from dist_train.checkpoint.state.restore import module_tensors
-from dist_train.checkpoint.store.checkpoint_names import step_names
+from dist_train.checkpoint.store.checkpoint_names import is_there, step_names
 from dist_train.checkpoint.store.file import FileStorage
 from dist_train.checkpoint.store.find_latest import load_newest
-from dist_train.checkpoint.store.open_storage import open_checkpoint
+from dist_train.checkpoint.store.open_storage import open_checkpoint, open_storage
 from dist_train.checkpoint.store.reader import LoadedCheckpoint, read_checkpoint, read_when_asked
 from dist_train.checkpoint.store.sharded_reader import StoredTensor
 from dist_train.checkpoint.weights.dcp_directory import open_dcp, read_objects
@@ -58,17 +58,19 @@ class Weights:
     is_ours: bool = False
 
 
-def open_weights(path: Path, entry: str | None = None) -> Weights:
+def open_weights(path: Path | str, entry: str | None = None) -> Weights:
     """Read weights; a checkpoint is verified first, and nothing is unpickled.
 
     Args:
         path: a checkpoint directory, a safetensors file, an index of several or its directory, a file of
-            torch.save, or a directory of torch.distributed.checkpoint (DCP).
+            torch.save, or a directory of torch.distributed.checkpoint (DCP); as text the URL of a checkpoint.
         entry: which part holds the weights, where several do.
 
     Raises:
         NotFoundError: nothing is there; CheckpointError: damaged, unsafe, or no weights in it.
     """
+    if isinstance(path, str):
+        return _at_url(path, entry)[0]
     try:
         if not path.exists():
             raise NotFoundError(f"no file or checkpoint {path}")
@@ -112,8 +114,10 @@ def _foreign(folder: Path) -> Path | None:
     return dcp
 
 
-def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]:
+def choose_weights(path: Path | str, entry: str | None = None) -> tuple[Weights, Path | str]:
     """`open_weights` for a path that may also be a folder of checkpoints: the newest whole one is taken.
+
+    A URL is given as text.
 
     Damaged newer ones are not moved to quarantine/.
 
@@ -123,10 +127,25 @@ def choose_weights(path: Path, entry: str | None = None) -> tuple[Weights, Path]
     Raises:
         NotFoundError: there is no checkpoint; CheckpointError: none of them can be used.
     """
+    if isinstance(path, str):
+        return _at_url(path, entry)
     is_one = (path / MANIFEST).exists() or parse_step(path.name) is not None
     if not path.is_dir() or is_one or _foreign(path) is not None:
         return open_weights(path, entry), path
     return _newest(path, entry)
+
+
+def _at_url(url: str, entry: str | None) -> tuple[Weights, str]:
+    storage, name = open_checkpoint(url)
+    if parse_step(name) is not None or storage.exists(f"{name}/{MANIFEST}"):
+        if not is_there(storage, name):
+            raise NotFoundError(f"there is no checkpoint {url}")
+        loaded: LoadedCheckpoint | None = read_checkpoint(storage, name, read_when_asked)
+    else:
+        loaded = load_newest(open_storage(url), read_only=True, memory_for=read_when_asked)
+    if loaded is None:
+        raise NotFoundError(f"there is no checkpoint in {url}")
+    return _of_checkpoint(loaded, entry), loaded.location
 
 
 def _newest(folder: Path, entry: str | None) -> tuple[Weights, Path]:

@@ -21,6 +21,7 @@ from dist_train.checkpoint.weights.precision import widen
 from dist_train.checkpoint.weights.prefixes import fit_names
 from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import CheckpointError, CheckpointWriteError
+from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.durable_files import durable_file, make_directory, remove_tree, sync_directory
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def load_model(path: str | Path, model: nn.Module, *, entry: str | None = None) 
     model: exact, and logged), never narrowed. Not collective.
 
     Args:
-        path: the file or checkpoint directory.
+        path: the file or checkpoint directory; or the URL of a checkpoint, or of a folder of them.
         model: wrapped or not, on any device.
         entry: which part of the file holds the weights, where several could.
 
@@ -96,10 +97,11 @@ def load_model(path: str | Path, model: nn.Module, *, entry: str | None = None) 
         NotFoundError: nothing is there; CheckpointError: damaged, needs pickle, or does not fit (naming
             the nearest).
     """
-    put_weights(open_weights(Path(path), entry), Path(path), model)
+    source = path if isinstance(path, str) and scheme_of(path) is not None else Path(path)
+    put_weights(open_weights(source, entry), source, model)
 
 
-def put_weights(weights: Weights, path: Path, model: nn.Module) -> None:
+def put_weights(weights: Weights, path: Path | str, model: nn.Module) -> None:
     """`load_model` for weights that are open already; `path` is where they came from.
 
     Raises:
@@ -131,7 +133,7 @@ def _refuse_meta(model: nn.Module) -> None:
             )
 
 
-def _check_extra(given: Mapping[str, object], expected: Mapping[str, object], path: Path) -> None:
+def _check_extra(given: Mapping[str, object], expected: Mapping[str, object], path: Path | str) -> None:
     if missing := sorted(set(expected) - set(given)):
         raise CheckpointError(f"{path} cannot give '{missing[0]}', which is no tensor")
     if more := sorted(set(given) - set(expected)):

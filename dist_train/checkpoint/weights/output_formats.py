@@ -23,7 +23,7 @@ Save = Callable[[Path], dict[str, Digested]]
 
 
 def check_storable_as(
-    weights: Weights, source: Path, target: Path, max_shard_bytes: int | None = None
+    weights: Weights, source: Path | str, target: Path, max_shard_bytes: int | None = None
 ) -> None:
     """Refuse what the target's format cannot hold.
 

@@ -23,7 +23,7 @@ from dist_train.errors import (
 _LEAVE_S = 10.0
 
 
-def ask_checkpoints(verb: str, path: Path, *words: str) -> Iterator[dict[str, Any]]:
+def ask_checkpoints(verb: str, path: Path | str, *words: str) -> Iterator[dict[str, Any]]:
     """Yield one record per checkpoint, as each is done; raise the process's error."""
     command = [sys.executable, "-P", "-m", "dist_train.checkpoint", verb, str(path), *words]
     # A file, not a second pipe: it is read only after the first pipe's end.

@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dist_train.cli.run.checkpoint_place import Place, place_of_checkpoints
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.find_run import find_run
 from dist_train.errors import NotFoundError, UsageError
 from dist_train.rundir import RunDir
+from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.step_names import parse_step, step_name
 
 
-def choose_checkpoint(source: str, step: int | None, best: bool) -> Path:
+def choose_checkpoint(source: str, step: int | None, best: bool) -> Place:
     """A checkpoint; or a folder of checkpoints, of which the newest whole one is opened.
 
     Args:
-        source: a run, a folder of checkpoints, or one checkpoint.
+        source: a run, a folder of checkpoints, or one checkpoint; the latter two also by their URL.
         step: of this step.
         best: the best by the run's own `checkpoint.keep_best`.
 
@@ -53,25 +55,36 @@ def is_weights(path: Path) -> bool:
     return (indexed or (path / ".metadata").is_file()) and not _holds_checkpoints(path)
 
 
-def checkpoints_of(source: str) -> Path:
+def checkpoints_of(source: str) -> Place:
     """A checkpoint, a folder of checkpoints, or the run of that name's."""
+    if scheme_of(source) is not None:
+        return source.rstrip("/")
     path = Path(source)
     if path.is_dir() and not RunDir(path).is_run and _holds_checkpoints(path):
         return path.absolute()
-    return find_run(source).checkpoints
+    return place_of_checkpoints(find_run(source))
 
 
 def _holds_checkpoints(path: Path) -> bool:
     return path.name.startswith("step-") or (path / "manifest.json").exists() or any(path.glob("step-*"))
 
 
-def checkpoint_of_step(folder: Path, step: int) -> Path:
+def checkpoint_of_step(folder: Place, step: int) -> Place:
     """The checkpoint of that step in a folder; NotFoundError names those that are there."""
+    if isinstance(folder, str):
+        there = {int(one["step"]): str(one["path"]) for one in ask_checkpoints("list", folder)}
+        if step in there:
+            return there[step]
+        raise _no_such_step(folder, step, sorted(there))
     path = folder / step_name(step)
     if path.is_dir():
         return path
-    there = sorted(found for p in folder.glob("step-*") if (found := parse_step(p.name)) is not None)
-    raise NotFoundError(
+    steps = sorted(found for p in folder.glob("step-*") if (found := parse_step(p.name)) is not None)
+    raise _no_such_step(folder, step, steps)
+
+
+def _no_such_step(folder: Place, step: int, there: list[int]) -> NotFoundError:
+    return NotFoundError(
         f"there is no checkpoint of step {step} in {folder}",
         cause=f"there are: {', '.join(map(str, there)) or 'none'}",
     )
@@ -79,6 +92,8 @@ def checkpoint_of_step(folder: Path, step: int) -> Path:
 
 def best_rule(run: str) -> tuple[str, int] | None:
     """(mode, how many) of the run's own config; None for a run without one."""
+    if scheme_of(run) is not None:
+        return None
     path = Path(run)
     if path.is_dir() and not RunDir(path).is_run:
         return None

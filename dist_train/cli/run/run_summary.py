@@ -41,6 +41,8 @@ def summarize(run: RunDir, events: list[dict[str, Any]] | None = None) -> RunSum
     events, problem = _read_events(run) if events is None else (events, None)
     step, attempt = newest_step(run), newest_attempt(run)
     manifest = None if step is None else run.checkpoints / step_name(step) / "manifest.json"
+    if manifest is not None and run.remote_checkpoints.exists():
+        manifest = run.remote_checkpoints  # written after each commit
     records = last_metrics(run.metrics)[::-1]
     return RunSummary(
         attempt=attempt,

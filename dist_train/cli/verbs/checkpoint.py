@@ -1,4 +1,4 @@
-"""`dist-train checkpoint list|verify|show|import|export`."""
+"""`dist-train checkpoint list|verify|show|import|export|copy`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from dist_train.cli.options.verb_group import SubVerbs
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once, run_argument
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import age, number, render_pairs, render_table, size
+from dist_train.cli.run.checkpoint_place import Place
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.choose_checkpoint import best_rule, best_steps, checkpoint_of_step, checkpoints_of
 from dist_train.cli.verbs.checkpoint_convert import export, import_
+from dist_train.cli.verbs.checkpoint_copy import copy
 from dist_train.errors import ExitCode
 from dist_train.rundir.display_number import display_number
 
@@ -98,8 +100,10 @@ def show(path: str, step: int | None, as_json: bool) -> int:
     return int(ExitCode.OK)
 
 
-def _quarantined(folder: Path) -> list[str]:
+def _quarantined(folder: Place) -> list[str]:
     """Names in the folder's quarantine/, which bounds them itself."""
+    if isinstance(folder, str):
+        return sorted(one["name"] for one in ask_checkpoints("quarantined", folder))
     place = folder / "quarantine"
     return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
 
@@ -185,5 +189,6 @@ def _inline(record: dict[str, Any]) -> str:
 
 checkpoint.add_command(import_)
 checkpoint.add_command(export)
+checkpoint.add_command(copy)
 
 COMMAND = checkpoint

@@ -100,6 +100,12 @@ def _source(word: str, config: str | None, step: int | None, best: bool) -> Sour
             )
         return _configured(path.absolute(), config)
     chosen = choose_checkpoint(word, step, best)
+    if isinstance(chosen, str):
+        raise UsageError(
+            f"{word} is at {chosen}, and predict reads files of this machine",
+            hint=f"dist-train checkpoint export {word} --out model.safetensors\n"
+            "         dist-train predict model.safetensors --config CONFIG.yaml",
+        )
     if config is not None:
         return _configured(chosen, config)
     run = _run_of(chosen)

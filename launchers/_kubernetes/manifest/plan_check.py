@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+import yaml
+
 from dist_train import env
 from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
@@ -57,11 +59,33 @@ def _require_image(options: Options) -> None:
 def _require_shared_volume(spec: JobSpec, options: Options) -> None:
     if spec.nodes == 1 or options.claim is not None:
         return
+    if _checkpoints_are_at_a_url(spec):
+        _require_run_key(spec, options)
+        return
     given = "an emptyDir is each pod's own" if options.run_volume == EMPTY_DIR else "none was given"
     raise ConfigError(
         f"{spec.nodes} nodes need a run volume that all of them can mount; {given}",
         cause="checkpoints, logs and the run's records are shared",
-        hint="--run-volume pvc/NAME, a claim with ReadWriteMany (k8s/pvc.yaml makes one)",
+        hint="--run-volume pvc/NAME, a claim with ReadWriteMany (k8s/pvc.yaml makes one); or let a config's "
+        "checkpoints go to a bucket: checkpoint.directory=s3://BUCKET/{run}",
+    )
+
+
+def _checkpoints_are_at_a_url(spec: JobSpec) -> bool:
+    if spec.config_yaml is None:
+        return False
+    checkpoint = yaml.safe_load(spec.config_yaml).get("checkpoint") or {}
+    return checkpoint.get("directory") is not None
+
+
+def _require_run_key(spec: JobSpec, options: Options) -> None:
+    if env.RUN_KEY in secrets(spec, options):
+        return
+    raise ConfigError(
+        f"{spec.nodes} nodes without a run volume of all of them need a key for the run",
+        cause="each keeps its own records, and the agents know each other by a key that none can read there",
+        hint="kubectl create secret generic dist-train-run-key --from-literal=DIST_TRAIN_RUN_KEY="
+        '"$(openssl rand -hex 32)", then launch with --secret DIST_TRAIN_RUN_KEY; or --run-volume pvc/NAME',
     )
 
 
@@ -69,6 +93,8 @@ def _refuse_reserved_names(spec: JobSpec, options: Options) -> None:
     names = [name for name, _ in spec.env] + list(secrets(spec, options))
     for name in names:
         ours = name.startswith("DIST_TRAIN_") and name != env.INJECT
+        # As a secret alone: what is given by --env stands in the manifest.
+        ours = ours and not (name == env.RUN_KEY and name in secrets(spec, options))
         if ours or any(_matches(name, reserved) for reserved in _RESERVED):
             raise ConfigError(
                 f"the variable {name} cannot be given to the pods",
