@@ -116,7 +116,7 @@ class NonFiniteRule:
         """Raise NonFiniteError where the weights of the restored checkpoint are not finite."""
         if not self._weights_are_finite():
             raise NonFiniteError(
-                f"the weights in {self._checkpoints / step_name(step)} are not finite",
+                f"the weights in {self._checkpoints}/{step_name(step)} are not finite",
                 cause="it was saved after a loss or gradient that was not",
                 hint="`dist-train checkpoint list` shows older ones; move the newer ones out of the way to "
                 "resume from one of them",

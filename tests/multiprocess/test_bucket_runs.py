@@ -17,6 +17,7 @@ from warm_commands.warm_launch import launch_cli
 
 from dist_train import env
 from dist_train.config import dump_config, load_config
+from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
 from dist_train.rundir.committed_steps import committed_steps
 from dist_train.rundir.result import read_result
@@ -50,9 +51,12 @@ def test_a_killed_run_goes_on_from_the_bucket(tmp_path: Path, server: BucketServ
     try:
         wait_for_step(run, 3)
     finally:
+        command.send_signal(signal.SIGSTOP)  # it would ask its agents to save and stop
+        run_id = json.loads(run.job.read_text())["spec"]["run_id"]
+        for pid in find_processes(run_id):
+            os.kill(pid, signal.SIGKILL)
         command.send_signal(signal.SIGKILL)
         command.wait()
-    run_id = json.loads(run.job.read_text())["spec"]["run_id"]
     assert nothing_left(run_id)
     assert [path.name for path in run.checkpoints.iterdir()] == ["remote.json"]
 
@@ -117,7 +121,7 @@ def node(folder: Path, number: int, port: int, key: str) -> subprocess.Popen[byt
         env.NNODES: "2",
         env.NPROC_PER_NODE: "1",
         env.NODE_RANK: str(number),
-        env.RDZV: f"127.0.0.1:{port}",
+        env.RDZV: f"tcp://127.0.0.1:{port}",
         env.RUN_KEY: key,
     }
     with (folder / f"node{number}.txt").open("ab") as out:

@@ -16,7 +16,8 @@ def fingerprint(settings: Settings) -> dict[str, str]:
         "dist_train": __version__,
         "torch": _version("torch"),
         "python": platform.python_version(),
-        "target": f"{settings.kind}:{settings.value}",
+        # Without a common run directory each node has its own copy of the config, at a path of its own.
+        "target": f"{settings.kind}:{Path(settings.value).name if settings.run_key else settings.value}",
         "config": _hash_of(settings.run.config) if settings.kind == "config" else "none",
         "script": _hash_of(Path(settings.value)) if settings.kind == "script" else "none",
         "threads_per_rank": str(settings.threads_per_rank),

@@ -34,6 +34,8 @@ from dist_train.rundir.step_names import parse_step
 EMA = "ema"
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+# Of the first eight bytes of a pickle, read as the length of a header, the last are never 0.
+_LONGEST_HEADER = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,14 @@ def open_weights(path: Path | str, entry: str | None = None) -> Weights:
             head = file.read(16)
     except PermissionError as error:
         raise NotFoundError(f"{error.filename or path} may not be read: {error.strerror}") from error
-    if head.startswith((_ZIP, _PICKLE)) or (path.suffix in _TORCH_SUFFIXES and not _is_safetensors(head)):
+    # Asked first: the length of a header may begin with the byte that a pickle begins with.
+    if not _is_safetensors(head) and (head.startswith((_ZIP, _PICKLE)) or path.suffix in _TORCH_SUFFIXES):
         return _torch_file(path, entry)
     return _safetensors(path, entry)
 
 
 def _is_safetensors(head: bytes) -> bool:
-    return head[8:9] == b"{"
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER
 
 
 def _directory(path: Path, entry: str | None) -> Weights:

@@ -14,6 +14,7 @@ from dist_train.cli.options.verb import Verb, examples
 from dist_train.cli.options.verb_options import SPELLINGS, json_option, once
 from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import size
+from dist_train.cli.run.checkpoint_place import Place
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.choose_checkpoint import choose_checkpoint, is_weights
 from dist_train.errors import ExitCode, NotFoundError, UsageError
@@ -96,7 +97,7 @@ def export(
     if is_weights(Path(source)):
         if step is not None or best:
             raise UsageError(f"{source} is one set of weights: --step and --best choose among checkpoints")
-        chosen = Path(source)
+        chosen: Place = Path(source)
     else:
         chosen = choose_checkpoint(source, step, best)
     words = [] if entry is None else ["--entry", entry]

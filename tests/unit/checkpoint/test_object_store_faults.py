@@ -113,7 +113,7 @@ def test_an_error_at_the_commit_is_borne(case: Case, how: str) -> None:
 
 @pytest.mark.proof
 @pytest.mark.proves(
-    "Checkpoints in S3: `kill -9` before or after any request leaves a whole checkpoint, and no rest of another",
+    "Checkpoints in S3: `kill -9` before or after any request leaves a whole checkpoint, and no other's rest",
     limits="localbucket is the server; 5 files per checkpoint",
 )
 @pytest.mark.timeout(1500)

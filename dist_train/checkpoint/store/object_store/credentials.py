@@ -6,11 +6,14 @@ import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dist_train.errors import ConfigError
 from dist_train.rundir.bucket_url import BucketUrl
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
 
 _INSTANCE = "http://169.254.169.254"
 _INSTANCE_ANSWERS_S = 2.0
@@ -26,7 +29,7 @@ _REQUEST_S = 120
 _RETRY_S = 120
 
 
-def client_options(*endpoints: str) -> dict[str, Any]:
+def client_options(*endpoints: str) -> ClientConfig:
     """Options of the library's HTTP client.
 
     Args:
@@ -37,11 +40,11 @@ def client_options(*endpoints: str) -> dict[str, Any]:
     return {
         "timeout": timedelta(seconds=_REQUEST_S),
         "connect_timeout": timedelta(seconds=10),
-        **({"allow_http": True} if plain else {}),
+        "allow_http": plain or _is_true("AWS_ALLOW_HTTP"),
     }
 
 
-def retries() -> dict[str, Any]:
+def retries() -> RetryConfig:
     """How often and how long the library repeats a request that a server has failed."""
     return {
         "max_retries": 10,
