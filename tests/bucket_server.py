@@ -42,7 +42,7 @@ class BucketServer:
         (folder / BUCKET).mkdir(parents=True, exist_ok=True)
         self.log: list[str] = []
         self.fault: Callable[[int, str], str | None] = lambda number, line: None
-        self.victim = 0
+        self.writer_pid = 0
         self.ignores_conditions = False
         self.slow_s = 0.2
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class BucketServer:
         self.fault = lambda number, _line: how if at <= number < at + times else None
 
     def forget(self) -> None:
-        """Begin to count anew, and fail nothing more."""
+        """Begin to count from 1 again, and fail nothing more."""
         self.log, self.fault = [], lambda number, line: None
 
     def objects(self) -> dict[str, Path]:
@@ -121,11 +121,11 @@ class _Handler(S3Handler):  # type: ignore[misc]
             self._without_answer(action)
             self._reset()
         elif how == "kill before":
-            os.kill(self.owner.victim, signal.SIGKILL)
+            os.kill(self.owner.writer_pid, signal.SIGKILL)
             self._reset()
         elif how == "kill after":
             self._without_answer(action)
-            os.kill(self.owner.victim, signal.SIGKILL)
+            os.kill(self.owner.writer_pid, signal.SIGKILL)
             self._reset()
         else:
             super()._dispatch(action)

@@ -32,8 +32,8 @@ from dist_train.checkpoint.store.verify import (
     read_score,
     verify_stored,
 )
+from dist_train.config.bucket_url import scheme_of
 from dist_train.errors import DistTrainError, ExitCode, NotFoundError, UsageError
-from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.step_names import parse_step
 
 _VERBS = ("list", "verify", "show", "quarantined")

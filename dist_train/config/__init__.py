@@ -15,6 +15,7 @@ find_source, bindings, signatures   read a module's source: where it is, its nam
 shortcuts, shorthand   short names of components; the short form of a section
 dump, explain   a config as YAML and its hash; the origin of each value; the JSON Schema
 secret_names    which environment variables look like secrets
+bucket_url      s3://BUCKET/PREFIX and the like, parsed and checked
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from dist_train import registry
 from dist_train.config.adapter_options import check_options
+from dist_train.config.bucket_url import BUCKET_SCHEMES, parse_bucket_url, scheme_of
 from dist_train.config.components import check_arguments, check_target
 from dist_train.config.problems import Problem, did_you_mean, dotted, raise_problems
 from dist_train.config.shortcuts import short_names
 from dist_train.errors import ConfigError
-from dist_train.rundir.bucket_url import BUCKET_SCHEMES, parse_bucket_url, scheme_of
 from dist_train.rundir.remote_checkpoints import RUN_NAME
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ failure, result   failure.json and result.json
 device_record     attempts/<k>/devices.json: the GPU of each rank
 committed_steps   steps of the committed checkpoints
 remote_checkpoints  checkpoints/remote.json: the URL of a run's checkpoints, and their steps
-bucket_url        s3://BUCKET/PREFIX and the like, parsed
 this_machine      which machine this is: for whom a pid means something
 file_age          how old a file is, by its file system's clock
 stop_file         one node's stop flag and progress slots, shared by its agent and its ranks

@@ -74,27 +74,27 @@ def look(folder: Path, server: BucketServer, run: RunDir) -> None:
     steps = committed_steps(run)
     assert steps == [6, 9, 12]
 
-    def told(*words: str, code: int = 0) -> str:
+    def printed(*words: str, code: int = 0) -> str:
         done = launch_cli(["checkpoint", *words], cwd=folder, timeout_s=60)
         assert done.code == code, done
         assert SECRET not in done.stdout + done.stderr
         return done.stdout + done.stderr
 
     for source in ("killed", url):
-        found = json.loads(told("list", source, "--json"))
+        found = json.loads(printed("list", source, "--json"))
         assert found["directory"] == url
         assert [one["step"] for one in found["checkpoints"]] == steps
-    assert told("verify", url).count("whole") == 3
-    assert f"{url}/step-00000009" in told("show", "killed", "--step", "9")
-    exported = told("export", "killed", "--out", "model.safetensors")
+    assert printed("verify", url).count("whole") == 3
+    assert f"{url}/step-00000009" in printed("show", "killed", "--step", "9")
+    exported = printed("export", "killed", "--out", "model.safetensors")
     assert "read back and equal" in exported
-    assert told("copy", "killed", "copied").count("copied, read back and equal") == 3
-    assert told("copy", "killed", "copied").count("was there, and is equal") == 3
-    assert told("verify", "copied").count("whole") == 3
-    assert "there is no such bucket" in told("list", "s3://nothing/runs", code=69)
-    assert "there is no checkpoint" in told("verify", f"s3://{BUCKET}/none", code=66)
-    status = launch_cli(["status", "killed", "--json"], cwd=folder, timeout_s=60)
-    assert json.loads(status.stdout)["checkpoint_step"] == 12, status
+    assert printed("copy", "killed", "copied").count("copied, read back and equal") == 3
+    assert printed("copy", "killed", "copied").count("was there, and is equal") == 3
+    assert printed("verify", "copied").count("whole") == 3
+    assert "there is no such bucket" in printed("list", "s3://nothing/runs", code=69)
+    assert "there is no checkpoint" in printed("verify", f"s3://{BUCKET}/none", code=66)
+    status = launch_cli(["status", "killed"], cwd=folder, timeout_s=60)
+    assert "step 12, " in status.stdout, status
     records = [p for p in run.path.rglob("*") if p.is_file()]
     assert not [p for p in records if SECRET.encode() in p.read_bytes()], "a credential in a record"
 

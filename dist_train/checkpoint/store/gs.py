@@ -6,7 +6,7 @@ from typing import Any
 
 from dist_train.checkpoint.store.object_store.credentials import client_options, retries
 from dist_train.checkpoint.store.object_store.object_storage import ObjectStorage
-from dist_train.rundir.bucket_url import BucketUrl
+from dist_train.config.bucket_url import BucketUrl
 
 # Checked before anything starts (registry.missing).
 REQUIRES = {"obstore": "pip install 'dist-train[object-store]'"}

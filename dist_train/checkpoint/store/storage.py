@@ -35,7 +35,7 @@ class CheckpointStorage(ABC):
 
     # The URL scheme; the name of the entry point.
     name: ClassVar[str]
-    # Whether a run may come back here with an empty run directory, and count its attempts anew.
+    # Whether a run may come back here with an empty run directory, and count its attempts from 0 again.
     outlives_run_directory: ClassVar[bool] = False
 
     def __init__(self, location: str) -> None:

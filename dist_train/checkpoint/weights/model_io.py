@@ -19,9 +19,9 @@ from dist_train.checkpoint.state.module_state import fit_module, load_module, mo
 from dist_train.checkpoint.weights.import_weights import Weights, open_weights
 from dist_train.checkpoint.weights.precision import widen
 from dist_train.checkpoint.weights.prefixes import fit_names
+from dist_train.config.bucket_url import scheme_of
 from dist_train.distributed.parameter_shards import is_sharded
 from dist_train.errors import CheckpointError, CheckpointWriteError
-from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.durable_files import durable_file, make_directory, remove_tree, sync_directory
 
 logger = logging.getLogger(__name__)

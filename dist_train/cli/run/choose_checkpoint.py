@@ -9,9 +9,9 @@ from typing import Any
 from dist_train.cli.run.checkpoint_place import Place, place_of_checkpoints
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.find_run import find_run
+from dist_train.config.bucket_url import scheme_of
 from dist_train.errors import NotFoundError, UsageError
 from dist_train.rundir import RunDir
-from dist_train.rundir.bucket_url import scheme_of
 from dist_train.rundir.step_names import parse_step, step_name
 
 

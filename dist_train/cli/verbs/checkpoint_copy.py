@@ -14,8 +14,8 @@ from dist_train.cli.output.json_output import print_json
 from dist_train.cli.output.table import size
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.choose_checkpoint import checkpoint_of_step, checkpoints_of
+from dist_train.config.bucket_url import scheme_of
 from dist_train.errors import ExitCode
-from dist_train.rundir.bucket_url import scheme_of
 
 
 @click.command(

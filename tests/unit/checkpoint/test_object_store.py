@@ -135,8 +135,8 @@ def test_refused_credentials_are_in_no_message(
     server.fault = lambda number, line: "403"
     with pytest.raises(ConfigError, match="SignatureDoesNotMatch") as caught:
         manager(URL).save(1, Training().state)
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert SECRET not in told
+    printed = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert SECRET not in printed
 
 
 def test_a_server_that_fails_for_long_fails_the_save(

@@ -36,7 +36,7 @@ class Case:
 
     def go_on(self) -> dict[str, Any] | None:
         def meet(pid: int) -> None:
-            self.server.victim = pid
+            self.server.writer_pid = pid
 
         return self.writers.run("go_on", URL, meet)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dist_train.checkpoint.format.byte_stream import Write
 from dist_train.checkpoint.store.object_store.request_errors import as_os_errors
-from dist_train.rundir.bucket_url import BucketUrl
+from dist_train.config.bucket_url import BucketUrl
 
 # A larger object is uploaded in parts of this size: S3 allows 10,000 of them, so 312 GiB, and R2 wants all of
 # them equal. So many at once: that much more memory.

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from dist_train.config.bucket_url import BucketUrl
 from dist_train.errors import ConfigError
-from dist_train.rundir.bucket_url import BucketUrl
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -30,8 +30,8 @@ from dist_train.checkpoint.format.layout import MANIFEST, QUARANTINE
 from dist_train.checkpoint.store.object_store.bucket import Bucket
 from dist_train.checkpoint.store.object_store.object_stream import ObjectStream
 from dist_train.checkpoint.store.storage import CheckpointStorage
+from dist_train.config.bucket_url import BucketUrl, parse_bucket_url
 from dist_train.errors import ConfigError
-from dist_train.rundir.bucket_url import BucketUrl, parse_bucket_url
 
 _DATA = "data"
 # Written twice by the first writer, the second time to be refused; then it stays.
@@ -266,7 +266,7 @@ class ObjectStorage(CheckpointStorage):
         return f"{self._folders.get(name) or self._read_folder(name)}/{file}"
 
     def _staged(self, staging: str) -> str:
-        """Where the files of a staging area go; asked for each time, as an area may be made anew."""
+        """Where the files of a staging area go; asked for each time, as an area may be made again."""
         marker = Marker.from_bytes(self._bucket.get(staging))
         if marker is None:
             raise FileNotFoundError(f"{self.locate(staging)} is no staging area")
