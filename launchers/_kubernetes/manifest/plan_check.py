@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-import yaml
-
 from dist_train import env
 from dist_train.errors import ConfigError
 from dist_train.jobs import JobSpec
@@ -74,8 +72,11 @@ def _require_shared_volume(spec: JobSpec, options: Options) -> None:
 def _checkpoints_are_at_a_url(spec: JobSpec) -> bool:
     if spec.config_yaml is None:
         return False
-    checkpoint = yaml.safe_load(spec.config_yaml).get("checkpoint") or {}
-    return checkpoint.get("directory") is not None
+    import yaml
+
+    config = yaml.safe_load(spec.config_yaml)
+    checkpoint = config.get("checkpoint") if isinstance(config, dict) else None
+    return isinstance(checkpoint, dict) and checkpoint.get("directory") is not None
 
 
 def _require_run_key(spec: JobSpec, options: Options) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dist_train import env
 from dist_train.agent.command_line import read_settings
 from dist_train.agent.platform import pod_run_dir
 from dist_train.agent.platform.pod_run_dir import prepare_run_dir
+from dist_train.agent.records.run_dir_nonce import read_nonce, write_nonce
 from dist_train.agent.settings import Settings
 from dist_train.errors import ConfigError, Preempted, RendezvousError
 
@@ -140,3 +142,15 @@ def test_a_stop_ends_the_wait(run_dir: Path) -> None:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Preempted, match="node 1 was stopped before node 0"):
             prepare(settings_of(run_dir, 1), within_s=20)
+
+
+def test_with_a_run_key_each_node_makes_its_own(tmp_path: Path, config: Path) -> None:
+    for node in range(2):
+        agent = replace(settings_of(tmp_path / str(node), node, config), run_key="word")
+        prepare(agent)
+        assert agent.run.config.read_text() == "name: train\n"
+        assert not (agent.run.control / "key").exists()
+        assert write_nonce(agent) == read_nonce(agent)
+        assert "word" not in repr(agent)
+    with_file = settings_of(tmp_path / "0", config=config)
+    assert write_nonce(with_file) != write_nonce(agent), "one that shares a directory is another kind of node"

@@ -182,3 +182,38 @@ def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = load_config(DIGITS)
     monkeypatch.setattr(registry, "names", {"strategies": ["ddp"], "launchers": ["local"]}.__getitem__)
     check_config(resolved.config, DIGITS.parent, resolved.origins)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("s3://bucket/runs/{run}", None),
+        ("/data/runs", "is a path, and not a URL"),
+        ("s3://", "names no bucket"),
+        ("s3://key:hidden@bucket", "has credentials in it"),
+        ("s3://bucket/runs?X-Amz-Signature=hidden", "has a `?` or `#` in it"),
+        ("s4://bucket", "no checkpoint storage is registered for s4://"),
+    ],
+)
+def test_where_checkpoints_are_kept(url: str, found: str | None) -> None:
+    resolved = load_config(DIGITS, overrides=[f"checkpoint.directory={url}"])
+    if found is None:
+        check_config(resolved.config, DIGITS.parent, resolved.origins)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_config(resolved.config, DIGITS.parent, resolved.origins)
+    assert "`checkpoint.directory`" in str(caught.value)
+    assert found in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_checkpoints_in_a_bucket_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = registry.importlib.util.find_spec
+    monkeypatch.setattr(
+        registry.importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "obstore" else find(name, *more),
+    )
+    resolved = load_config(DIGITS, overrides=["checkpoint.directory=s3://bucket/runs"])
+    with pytest.raises(ConfigError, match=r"pip install 'dist-train\[object-store\]'"):
+        check_config(resolved.config, DIGITS.parent, resolved.origins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,27 @@ def test_several_nodes_need_a_volume_that_they_share(job: Job, volume: str | Non
     assert f"2 nodes need a run volume that all of them can mount; {why}" in found
     assert "--run-volume pvc/NAME, a claim with ReadWriteMany" in found
     assert app_of(job(nodes=1), options_with(run_volume=volume)).roles[0].mounts == []
+
+
+IN_A_BUCKET = "checkpoint: {directory: 's3://bucket/{run}'}\n"
+
+
+def test_several_nodes_need_no_common_volume_where_checkpoints_are_at_a_url(job: Job) -> None:
+    spec = job(nodes=2, target=Target("config", "train.yaml", (), "/home/me"), config_yaml=IN_A_BUCKET)
+    found = config_error(spec, run_volume=None)
+    assert "need a key for the run" in found
+    assert "kubectl create secret generic dist-train-run-key" in found
+    secret = container(replace(spec, secrets=("DIST_TRAIN_RUN_KEY",)), run_volume=None)["env"][-1]
+    assert secret == {
+        "name": "DIST_TRAIN_RUN_KEY",
+        "valueFrom": {"secretKeyRef": {"name": "dist-train-run-key", "key": "DIST_TRAIN_RUN_KEY"}},
+    }
+    local = replace(spec, config_yaml="checkpoint: {directory: null}\n", secrets=("DIST_TRAIN_RUN_KEY",))
+    assert "2 nodes need a run volume that all of them can mount" in config_error(local, run_volume=None)
+    given = replace(spec, env=(("DIST_TRAIN_RUN_KEY", "word"),))
+    assert "need a key for the run" in config_error(given, run_volume=None), (
+        "what --env gives stands in the manifest"
+    )
 
 
 @pytest.mark.parametrize(
