@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,3 +203,12 @@ def test_attempts_go_on_where_the_run_directory_was_lost(server: BucketServer) -
     late = read_manifest(open_storage(URL), "step-00000001")
     assert late.attempt == 0
     assert fence.admits(late), "what the new attempt found is its own"
+
+
+def test_the_library_is_imported_by_the_first_request_alone() -> None:
+    program = (
+        "import sys; from dist_train.checkpoint.store.open_storage import open_storage; "
+        "open_storage('s3://bucket/run'); open_storage('/tmp/run'); "
+        "assert not {'obstore', 'boto3', 'torch'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
