@@ -22,7 +22,7 @@ PART_BYTES = 32 << 20
 PARTS_AT_ONCE = 4
 _PIECE_BYTES = 8 << 20
 _DELETES_AT_ONCE = 8
-_CREATE_AGAIN_S = (0.2, 1.0, 5.0)
+_AGAIN_S = (0.2, 1.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Bucket:
         here it is repeated, and an object that then holds this content is ours.
         """
         lost = False
-        for pause in (*_CREATE_AGAIN_S, None):
+        for pause in (*_AGAIN_S, None):
             try:
                 self._create(key, content)
                 return
@@ -161,11 +161,18 @@ class Bucket:
     def _delete_one(self, key: str) -> None:
         import obstore
 
-        try:
-            with self._named(key):
-                obstore.delete(self._client, key)
-        except FileNotFoundError:
-            pass
+        for pause in (*_AGAIN_S, None):
+            try:
+                with self._named(key):
+                    obstore.delete(self._client, key)
+                return
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                # Nor does the library repeat this one where a connection is lost.
+                if pause is None or error.errno != errno.EIO:
+                    raise
+                time.sleep(pause)
 
     def below(self, folder: str) -> list[ObjectFacts]:
         """List the objects whose keys begin with `folder/`."""
