@@ -118,16 +118,15 @@ def _checkpoint_location(config: RunConfig) -> Iterator[Problem]:
     url = config.checkpoint.directory
     if url is None:
         return
-    place, known = ("checkpoint", "directory"), registry.names(_STORAGES)
-    scheme = scheme_of(url)
+    place, scheme = ("checkpoint", "directory"), scheme_of(url)
+    known = [name for name in registry.names(_STORAGES) if name != "file"]
     if scheme is None:
         text = f"`checkpoint.directory`: {url} is a path, and not a URL"
         hint = "drop it, and choose the run directory by --run-dir: checkpoints lie in it"
         yield Problem(text, hint=hint, path=place)
-    elif scheme not in known or scheme == "file":
+    elif scheme not in known:
         text = f"`checkpoint.directory`: no checkpoint storage is registered for {scheme}://"
-        hint = did_you_mean(scheme, known) or f"known are {', '.join(f'{one}://' for one in known)}"
-        yield Problem(text, hint=hint, path=place)
+        yield Problem(text, hint=did_you_mean(scheme, known), path=place)
     elif scheme in BUCKET_SCHEMES:
         try:
             parse_bucket_url(url.replace(RUN_NAME, "run"))

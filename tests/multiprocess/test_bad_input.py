@@ -81,7 +81,7 @@ TABLE = [
         "checkpoints at an unknown scheme",
         lambda f: [GOOD, "checkpoint.directory=s4://bucket/runs"],
         78,
-        ["checkpoint.directory", "s4://", "did you mean"],
+        ["checkpoint.directory", "s4://", "az, gs, s3"],
     ),
     (
         "checkpoints at a path",

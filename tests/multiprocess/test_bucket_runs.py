@@ -42,6 +42,7 @@ def whole_output(finished: Finished) -> str:
     "A run whose checkpoints are in a bucket resumes from it with the same bits after `kill -9`",
     limits="S3 alone, on loopback",
 )
+@pytest.mark.proof
 def test_a_killed_run_goes_on_from_the_bucket(tmp_path: Path, server: BucketServer) -> None:
     base = start(tmp_path, "base", "--gpus-per-node", 2, CONFIG, *SHORT)
     assert base.cli.code == 0, base.cli
@@ -153,7 +154,7 @@ def wait_all(agents: list[subprocess.Popen[bytes]]) -> list[int]:
     "node 0 comes back with an empty disk",
     limits="two nodes on one machine, each with a run directory of its own",
 )
-@pytest.mark.slow
+@pytest.mark.proof
 def test_two_nodes_without_a_common_directory(tmp_path: Path, server: BucketServer) -> None:
     base = start(tmp_path, "base", "--nodes", 2, "--gpus-per-node", 1, CONFIG, *SHORT)
     assert base.cli.code == 0, base.cli
@@ -181,6 +182,7 @@ def test_two_nodes_without_a_common_directory(tmp_path: Path, server: BucketServ
     assert committed_steps(second) == []
 
 
+@pytest.mark.proof
 def test_agents_with_another_key_do_not_join(tmp_path: Path, server: BucketServer) -> None:
     port = free_port()
     agents = [node(tmp_path, number, port, f"key-{number}") for number in range(2)]

@@ -13,6 +13,7 @@ from checkpoint_crash import FullDisk
 from torch import nn
 
 import dist_train as dt
+from dist_train.checkpoint.weights.import_weights import open_weights
 from dist_train.errors import CheckpointError, CheckpointWriteError, NotFoundError
 
 
@@ -122,3 +123,13 @@ def test_a_name_that_safetensors_keeps_for_itself_is_refused_before_the_training
             act()
     assert not list(tmp_path.glob("step-*"))
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for padding in range(300):
+        safetensors.torch.save_file({"w": torch.arange(3.0)}, path, {"note": "x" * padding})
+        if path.read_bytes()[0] == 0x80:
+            break
+    assert path.read_bytes()[0] == 0x80
+    assert open_weights(path).origin == "safetensors"

@@ -144,6 +144,7 @@ def test_refused_credentials_are_in_no_message(
 def test_a_server_that_fails_for_long_fails_the_save(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dist_train.checkpoint.store.object_store.bucket._AGAIN_S", ())
     monkeypatch.setattr("dist_train.checkpoint.store.s3.retries", lambda: {"max_retries": 1})
     hashes = saved_run(URL, 1)
     server.fault = lambda number, line: "503"

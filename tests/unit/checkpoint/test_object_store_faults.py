@@ -11,6 +11,8 @@ import pytest
 from bucket_server import BUCKET, BucketServer
 from bucket_writer import Writers
 
+# A process that imports torch, and dozens of writers.
+pytestmark = pytest.mark.proof
 URL = f"s3://{BUCKET}/runs/one"
 
 
@@ -111,7 +113,6 @@ def test_an_error_at_the_commit_is_borne(case: Case, how: str) -> None:
     check_error(case, how, is_commit)
 
 
-@pytest.mark.proof
 @pytest.mark.proves(
     "Checkpoints in S3: `kill -9` before or after any request leaves a whole checkpoint, and no other's rest",
     limits="localbucket is the server; 5 files per checkpoint",
@@ -129,7 +130,6 @@ def test_a_kill_at_any_request(case: Case, how: str, part: int) -> None:
     assert set(found.values()) == {2, 3}
 
 
-@pytest.mark.proof
 @pytest.mark.proves(
     "Checkpoints in S3: a server error, a slow answer or a lost connection at every request changes nothing",
     limits="each request fails once",
