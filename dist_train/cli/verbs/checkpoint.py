@@ -19,8 +19,7 @@ from dist_train.cli.output.table import age, number, render_pairs, render_table,
 from dist_train.cli.run.checkpoint_place import Place
 from dist_train.cli.run.checkpoint_process import ask_checkpoints
 from dist_train.cli.run.choose_checkpoint import best_rule, best_steps, checkpoint_of_step, checkpoints_of
-from dist_train.cli.verbs.checkpoint_convert import export, import_
-from dist_train.cli.verbs.checkpoint_copy import copy
+from dist_train.cli.verbs.checkpoint_convert import copy, export, import_
 from dist_train.errors import ExitCode
 from dist_train.rundir.display_number import display_number
 
