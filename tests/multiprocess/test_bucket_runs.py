@@ -108,6 +108,11 @@ def test_no_bucket_is_said_and_not_tried_again(tmp_path: Path, server: BucketSer
     assert "create the bucket" in whole_output(finished)
 
 
+def id_of(folder: Path) -> str:
+    """The run's id: of this test alone, since agents end what else has theirs."""
+    return f"apart-{os.getpid()}-{folder.name}"
+
+
 def node(folder: Path, number: int, port: int, key: str) -> subprocess.Popen[bytes]:
     """Start one node's agent as a launcher does; its run directory is its own."""
     run = RunDir(folder / f"node{number}" / "apart")
@@ -116,7 +121,7 @@ def node(folder: Path, number: int, port: int, key: str) -> subprocess.Popen[byt
     run.config.write_text(dump_config(config))
     environ = {
         **os.environ,
-        env.RUN_ID: "apart-1",
+        env.RUN_ID: id_of(folder),
         env.RUN_DIR: str(run.path),
         env.LAUNCHER: "hand",
         env.NNODES: "2",
@@ -167,7 +172,7 @@ def test_two_nodes_without_a_common_directory(tmp_path: Path, server: BucketServ
         for agent in agents:
             agent.kill()
             agent.wait()
-    assert nothing_left("apart-1")
+    assert nothing_left(id_of(tmp_path))
     # Node 0 is another machine now.
     first.path.rename(tmp_path / "lost")
     codes = wait_all([node(tmp_path, number, port, "key-of-the-run") for number in range(2)])
@@ -187,9 +192,11 @@ def test_agents_with_another_key_do_not_join(tmp_path: Path, server: BucketServe
     port = free_port()
     agents = [node(tmp_path, number, port, f"key-{number}") for number in range(2)]
     try:
-        assert agents[1].wait(60) != 0
+        code = agents[1].wait(60)
     finally:
         for agent in agents:
             agent.kill()
             agent.wait()
-    assert "key" in (tmp_path / "node1.txt").read_text()
+    said = (tmp_path / "node1.txt").read_text()
+    assert code != 0, said
+    assert "key" in said, (code, (tmp_path / "node0.txt").read_text())
