@@ -92,10 +92,20 @@ def test_the_plan_can_be_looked_at(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_another_runs_log_has_no_facts(tmp_path: Path) -> None:
+def test_another_run_has_no_findings(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('hello')")
     words = ["launch", "--name", "plain", "--device", "cpu", "train.py"]
     assert launch_cli(words, cwd=tmp_path, timeout_s=60).code == 0
     done = doctor(tmp_path, "--of", "plain")
     assert (done.code, done.stdout) == (66, ""), done
-    assert "there are no facts in the log of plain" in done.stderr
+    assert "plain is no job of `dist-train doctor`" in done.stderr
+
+
+def test_another_run_that_has_failed_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    words = ["launch", "--name", "plain", "--device", "cpu", "train.py"]
+    assert launch_cli(words, cwd=tmp_path, timeout_s=60).code == 3
+    done = doctor(tmp_path, "--of", "plain")
+    assert (done.code, done.stdout) == (66, ""), done
+    assert "plain is no job of `dist-train doctor`" in done.stderr
+    assert not RunDir(tmp_path / "runs" / "plain").doctor.exists()

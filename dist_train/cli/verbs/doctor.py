@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train.cli.launch.arguments import LaunchArguments, asks_for_help, parse
-from dist_train.cli.launch.doctor_job import facts_of, job_options, launch_job, launch_words
+from dist_train.cli.launch.doctor_job import MODULE, facts_of, job_options, launch_job, launch_words
 from dist_train.cli.launch.launch_options import LaunchCommand, OptionGroup
 from dist_train.cli.options.shell_complete import runs
 from dist_train.cli.options.verb import examples
@@ -122,6 +122,11 @@ def _refuse_target(arguments: LaunchArguments) -> None:
 
 def _report_of(name: str, as_json: bool) -> int:
     opened = open_run(name)
+    if (opened.spec.target.kind, opened.spec.target.value) != ("module", MODULE):
+        raise NotFoundError(
+            f"{opened.short_name} is no job of `dist-train doctor`",
+            hint="dist-train list --name 'doctor-*'",
+        )
     state = query_state(opened)
     if is_active(opened, state) or is_unknown(state):
         raise UnavailableError(
@@ -141,7 +146,7 @@ def _report(run: RunDir, code: int | None, lines: Iterable[str], as_json: bool) 
     if facts is None:
         raise NotFoundError(
             f"there are no facts in the log of {short_name_of(run)}",
-            cause="it is no job of `dist-train doctor`",
+            cause="it has ended without a word of its ranks, or the log is not all there",
             hint="dist-train doctor",
         )
     findings = examine(facts)
