@@ -51,6 +51,11 @@ def test_two_simulated_nodes(tmp_path: Path) -> None:
     assert text.stdout.splitlines()[0].split() == ["CHECK", "NODES", "FOUND"]
     assert "a launch would work on 2 node(s) x 2 processes, cpu" in text.stdout.splitlines()[-1]
     assert "dist-train doctor fact" not in text.stdout + done.stderr
+    (run.doctor / "report.json").unlink()
+    (run.doctor / "report.json").mkdir()
+    unwritten = doctor(tmp_path, "--of", "@last")
+    assert (unwritten.code, unwritten.stdout) == (0, text.stdout), unwritten
+    assert "report.json could not be written" in unwritten.stderr
 
 
 @pytest.mark.proof

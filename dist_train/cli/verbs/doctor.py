@@ -151,8 +151,11 @@ def _report(run: RunDir, code: int | None, lines: Iterable[str], as_json: bool) 
         )
     findings = examine(facts)
     record = report_record(facts, findings)
-    run.doctor.mkdir(mode=0o700, exist_ok=True)
-    write_json_atomic(run.doctor / "report.json", record)
+    try:
+        run.doctor.mkdir(mode=0o700, exist_ok=True)
+        write_json_atomic(run.doctor / "report.json", record)
+    except OSError as error:  # a full disk, or another user's run; the findings are printed all the same
+        click.echo(f"[dist-train] report.json could not be written: {error}", err=True)
     if as_json:
         print_json({"run_dir": run.path, **record})
     else:

@@ -6,10 +6,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dist_train.errors import UnavailableError
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.records import read_json, write_json_atomic
 
@@ -69,9 +71,20 @@ def ask_for_stacks(run: RunDir, ranks: Sequence[int] = ()) -> StacksRequest:
     """Write a request, beside those of others, and touch the file on which node 0 has an eye."""
     request = StacksRequest(secrets.token_hex(6), tuple(ranks))
     folder = answers_folder(run, request.id)
-    folder.mkdir(mode=0o700)
-    write_json_atomic(folder / _REQUEST, asdict(request))
-    run.stacks_request.touch(0o600)
+    try:
+        folder.mkdir(mode=0o700)
+        write_json_atomic(folder / _REQUEST, asdict(request))
+        run.stacks_request.touch(0o600)
+    except PermissionError:  # another user's run: the command names its owner
+        remove_request(run, request)
+        raise
+    except OSError as error:
+        remove_request(run, request)
+        raise UnavailableError(
+            f"the run cannot be asked for stacks: {error.strerror}",
+            cause=f"the request is left in {run.control}, which has to be writable here",
+            hint=f"df -h {run.path}",
+        ) from error
     return request
 
 
@@ -99,8 +112,9 @@ def read_answers(run: RunDir, request: str) -> dict[int, list[RankStacks]]:
 def remove_request(run: RunDir, request: StacksRequest) -> None:
     """Remove it with its answers, and the common file if nobody else asks."""
     shutil.rmtree(answers_folder(run, request.id), ignore_errors=True)
-    if not any(run.control.glob(f"{_FOLDER}*")):
-        run.stacks_request.unlink(missing_ok=True)
+    with suppress(OSError):
+        if not any(run.control.glob(f"{_FOLDER}*")):
+            run.stacks_request.unlink(missing_ok=True)
 
 
 def answers_folder(run: RunDir, request: str) -> Path:
