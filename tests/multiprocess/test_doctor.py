@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,20 @@ def test_a_job_that_cannot_begin_has_its_error_and_leaves_nothing(tmp_path: Path
     assert (done.code, done.stdout) == (78, ""), done
     assert "the run directory" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.proof
+def test_a_job_whose_agent_refuses_has_findings_also_later(tmp_path: Path) -> None:
+    """Of so few open files no rank starts: there is no log of a rank."""
+    few = 'ulimit -n 128 && exec "$0" -m dist_train.cli.main doctor --device cpu --nodes 2 --json'
+    done = subprocess.run(
+        ["bash", "-c", few, sys.executable], cwd=tmp_path, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 78, done
+    assert "may open 128 files and connections" in done.stderr
+    later = doctor(tmp_path, "--of", "doctor-1", "--json")
+    assert later.code == 78, later
+    assert json.loads(later.stdout)["findings"] == json.loads(done.stdout)["findings"]
 
 
 def test_the_plan_can_be_looked_at(tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def _report_of(name: str, as_json: bool) -> int:
             cause=state.detail or None,
             hint=f"dist-train logs -f {opened.short_name}",
         )
-    lines = opened.launcher.logs(opened.handle, opened.run_dir, 0, None, False)
+    try:
+        lines = list(opened.launcher.logs(opened.handle, opened.run_dir, 0, None, False))
+    except NotFoundError:  # no rank has started
+        lines = []
     return _report(opened.run, state.exit_code, lines, as_json)
 
 
