@@ -30,7 +30,7 @@ from dist_train.errors import DistTrainError, ExitCode
 from dist_train.jobs.host_port import loopback, loopback_of
 from dist_train.rundir.failure import Failure
 from dist_train.rundir.lost_node import LostNode
-from dist_train.rundir.requests.stacks_request import StacksRequest, read_request
+from dist_train.rundir.requests.stacks_request import StacksRequest, read_requests
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -158,7 +158,7 @@ class NodeZero:
                     self._server.agent_ended(lost)
                 if requests.cancelled():
                     self._on_cancel()
-                if (asked := requests.stacks()) is not None:
+                for asked in requests.stacks():
                     self._server.send_to_all(StacksAsked(asked.id, list(asked.ranks)))
                 if (by := self._recorder.superseded) is not None:
                     why = f"the job's later start {by} has taken the run over"
@@ -180,7 +180,8 @@ class _ControlRequests:
         self._lost_node = settings.run.lost_node(settings.job)
         self._is_cancelled = self._is_lost = False
         self._run = settings.run
-        self._stacks: tuple[int, int] | None = None
+        self._stacks_stamp: tuple[int, int] | None = None
+        self._stacks: frozenset[str] = frozenset()
 
     def lost_node(self) -> LostNode | None:
         """Return the node whose agent has ended, the first time that it is seen."""
@@ -188,18 +189,19 @@ class _ControlRequests:
         self._is_lost = self._is_lost or found is not None
         return found
 
-    def stacks(self) -> StacksRequest | None:
-        """Return a request for stacks, the first time that it is seen."""
+    def stacks(self) -> list[StacksRequest]:
+        """Return the requests for stacks, each the first time that it is seen."""
         try:
             found = self._run.stacks_request.stat()
         except FileNotFoundError:
-            return None
+            return []
         stamp = (found.st_mtime_ns, found.st_ino)
-        if stamp == self._stacks:
-            return None
-        request = read_request(self._run)
-        self._stacks = stamp
-        return request
+        if stamp == self._stacks_stamp:
+            return []
+        there = {request.id: request for request in read_requests(self._run)}
+        new = [request for name, request in there.items() if name not in self._stacks]
+        self._stacks_stamp, self._stacks = stamp, frozenset(there)
+        return new
 
     def cancelled(self) -> bool:
         """Whether `dist-train cancel` has asked, the first time that it is seen."""

@@ -13,6 +13,7 @@ from dist_train.doctor.network_rules import network_findings
 from dist_train.doctor.speed_rules import speed_findings
 from dist_train.doctor.storage_rules import storage_findings
 from dist_train.doctor.version_rules import version_findings
+from dist_train.errors import ExitCode
 
 _RULES = (
     version_findings,
@@ -43,10 +44,16 @@ def _end(facts: Facts) -> Iterator[Finding]:
     """How the job failed; its error as our errors are written: what, then its cause and its hint."""
     if facts.end is None:
         return
-    what, *rest = facts.end.message.splitlines() or [f"it ended with exit code {facts.end.code}"]
+    what, *rest = facts.end.message.splitlines() or [_unrecorded(facts.end.code)]
     parts = {key.strip(): text.strip() for key, mark, text in (line.partition(":") for line in rest) if mark}
     why = f"the doctor's own job ended with exit code {facts.end.code}, as a launch would"
     cause = f"{parts['cause']} ({why})" if "cause" in parts else why
-    yield Finding(
-        "error", "job", what, (), cause, facts.end.hint or parts.get("hint", "dist-train logs @last")
-    )
+    nodes = () if facts.end.node is None else (facts.end.node,)
+    hint = facts.end.hint or parts.get("hint", "dist-train logs @last")
+    yield Finding("error", "job", what, nodes, cause, hint)
+
+
+def _unrecorded(code: int) -> str:
+    """What is known of a job whose agent ended before it could write a record (a limit, a full disk)."""
+    name = "".join(f" ({one.name})" for one in ExitCode if one == code and code >= ExitCode.NOT_FOUND)
+    return f"it ended with exit code {code}{name}; its own output says why"

@@ -231,11 +231,12 @@ class JobFacts(_Facts):
 
 
 class JobEnd(_Facts):
-    """How the job ended, where it ended badly."""
+    """How the job ended, where it ended badly; `node` is that of the rank which failed first."""
 
     code: int
     message: str = ""
     hint: str = ""
+    node: int | None = None
 
 
 class Facts(_Facts):

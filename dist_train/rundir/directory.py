@@ -109,7 +109,7 @@ class RunDir:
 
     @property
     def stacks_request(self) -> Path:
-        """Made by `dist-train stacks`, and seen by agent 0; each node answers in control/stacks-<id>/."""
+        """Touched by `dist-train stacks`, seen by agent 0: a new request is in control/stacks-<id>/."""
         return self.control / "stacks"
 
     def interrupted(self, job: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def write_bytes_atomic(path: Path, payload: bytes, mode: int = 0o600) -> None:
             write(memoryview(payload))
         os.rename(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk also of a file that is not there
+            temporary.unlink()
         raise
 
 

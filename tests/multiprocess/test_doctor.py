@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,11 @@ def test_two_simulated_nodes(tmp_path: Path) -> None:
     assert text.stdout.splitlines()[0].split() == ["CHECK", "NODES", "FOUND"]
     assert "a launch would work on 2 node(s) x 2 processes, cpu" in text.stdout.splitlines()[-1]
     assert "dist-train doctor fact" not in text.stdout + done.stderr
+    (run.doctor / "report.json").unlink()
+    (run.doctor / "report.json").mkdir()
+    unwritten = doctor(tmp_path, "--of", "@last")
+    assert (unwritten.code, unwritten.stdout) == (0, text.stdout), unwritten
+    assert "report.json could not be written" in unwritten.stderr
 
 
 @pytest.mark.proof
@@ -83,6 +90,20 @@ def test_a_job_that_cannot_begin_has_its_error_and_leaves_nothing(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.proof
+def test_a_job_whose_agent_refuses_has_findings_also_later(tmp_path: Path) -> None:
+    """Of so few open files no rank starts: there is no log of a rank."""
+    few = 'ulimit -n 128 && exec "$0" -m dist_train.cli.main doctor --device cpu --nodes 2 --json'
+    done = subprocess.run(
+        ["bash", "-c", few, sys.executable], cwd=tmp_path, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 78, done
+    assert "may open 128 files and connections" in done.stderr
+    later = doctor(tmp_path, "--of", "doctor-1", "--json")
+    assert later.code == 78, later
+    assert json.loads(later.stdout)["findings"] == json.loads(done.stdout)["findings"]
+
+
 def test_the_plan_can_be_looked_at(tmp_path: Path) -> None:
     done = doctor(tmp_path, *TWO_NODES, "--dry-run")
     assert done.code == 0, done
@@ -92,10 +113,20 @@ def test_the_plan_can_be_looked_at(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_another_runs_log_has_no_facts(tmp_path: Path) -> None:
+def test_another_run_has_no_findings(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('hello')")
     words = ["launch", "--name", "plain", "--device", "cpu", "train.py"]
     assert launch_cli(words, cwd=tmp_path, timeout_s=60).code == 0
     done = doctor(tmp_path, "--of", "plain")
     assert (done.code, done.stdout) == (66, ""), done
-    assert "there are no facts in the log of plain" in done.stderr
+    assert "plain is no job of `dist-train doctor`" in done.stderr
+
+
+def test_another_run_that_has_failed_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    words = ["launch", "--name", "plain", "--device", "cpu", "train.py"]
+    assert launch_cli(words, cwd=tmp_path, timeout_s=60).code == 3
+    done = doctor(tmp_path, "--of", "plain")
+    assert (done.code, done.stdout) == (66, ""), done
+    assert "plain is no job of `dist-train doctor`" in done.stderr
+    assert not RunDir(tmp_path / "runs" / "plain").doctor.exists()

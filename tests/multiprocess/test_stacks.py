@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from conftest import Launch, begin, wait_for, wait_for_step
 from warm_commands.warm_launch import launch_cli
 
 from dist_train.rundir import RunDir
+from dist_train.rundir.requests.stacks_request import RankStacks, ask_and_wait
 from dist_train.rundir.result import read_result
 from dist_train.testing import CliResult
 
@@ -49,6 +51,12 @@ else:
 
 def stacks(folder: Path, *words: str) -> CliResult:
     return launch_cli(["stacks", *words], cwd=folder, timeout_s=90)
+
+
+def ask_at_once(run: RunDir, people: int) -> list[list[RankStacks]]:
+    """What each of them is told of rank 0."""
+    with ThreadPoolExecutor(people) as pool:
+        return [one.result() for one in [pool.submit(ask_and_wait, run, {0}, [0]) for _ in range(people)]]
 
 
 @contextmanager
@@ -88,6 +96,8 @@ def test_every_rank_says_where_it_is_or_why_not(tmp_path: Path) -> None:
         assert one.code == 0, one
         assert one.stdout.startswith("rank 0 ("), one
         assert "hold_the_interpreter" not in one.stdout
+        five = ask_at_once(RunDir(tmp_path / "runs" / "four"), 5)
+        assert [[one.text for one in found] for found in five] == [[first["text"]]] * 5, "each is answered"
         assert not list((tmp_path / "runs" / "four" / "control").glob("stacks*")), "nothing is left"
         log = (tmp_path / "runs" / "four" / "logs" / "attempt-0" / "rank-0.log").read_text()
         assert "wait_for_batch" not in log, "stacks are no output of the rank"

@@ -98,6 +98,7 @@ class NodeAgent(LocalElasticAgent):
         self._start_method = start_method
         self._exit_watchdog: ExitWatchdog | None = None
         self._workers: Workers | None = None
+        self._asks_stacks = threading.Lock()
         self._attempt = Start(0, "", 0)
         self._memory = MemoryWatch()
         self._store_prefix = ""
@@ -117,7 +118,8 @@ class NodeAgent(LocalElasticAgent):
 
         def answer() -> None:
             try:
-                found = collect_stacks(chosen, settings.host)
+                with self._asks_stacks:  # a rank has one file for its answer
+                    found = collect_stacks(chosen, settings.host)
                 write_answer(settings.run, asked.request, settings.node, settings.host, found)
             except OSError as error:  # who asked has gone, or the disk is full: the training goes on
                 logger.info("stacks were asked for, and not written: %s", error)

@@ -115,7 +115,7 @@ def _module_arguments(words: Sequence[str]) -> list[str]:
 def _parse_options(
     command: click.Command, argv: Sequence[str], interspersed: bool
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    context = click.Context(command, info_name="dist-train launch", token_normalize_func=normalize)
+    context = click.Context(command, info_name=f"dist-train {command.name}", token_normalize_func=normalize)
 
     def is_ours(before: Sequence[str]) -> bool:
         """Whether an option stands after these words: not a script's own, and no value of another option."""

@@ -130,4 +130,4 @@ def _end(run: RunDir, code: int) -> JobEnd:
     failure = read_failure(run)
     if failure is None:
         return JobEnd(code=code)
-    return JobEnd(code=code, message=failure.message, hint=failure.hint or "")
+    return JobEnd(code=code, message=failure.message, hint=failure.hint or "", node=failure.node_rank)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dist_train.cli.launch.arguments import LaunchArguments, asks_for_help, parse
-from dist_train.cli.launch.doctor_job import facts_of, job_options, launch_job, launch_words
+from dist_train.cli.launch.doctor_job import MODULE, facts_of, job_options, launch_job, launch_words
 from dist_train.cli.launch.launch_options import LaunchCommand, OptionGroup
 from dist_train.cli.options.shell_complete import runs
 from dist_train.cli.options.verb import examples
@@ -122,6 +122,11 @@ def _refuse_target(arguments: LaunchArguments) -> None:
 
 def _report_of(name: str, as_json: bool) -> int:
     opened = open_run(name)
+    if (opened.spec.target.kind, opened.spec.target.value) != ("module", MODULE):
+        raise NotFoundError(
+            f"{opened.short_name} is no job of `dist-train doctor`",
+            hint="dist-train list --name 'doctor-*'",
+        )
     state = query_state(opened)
     if is_active(opened, state) or is_unknown(state):
         raise UnavailableError(
@@ -129,7 +134,10 @@ def _report_of(name: str, as_json: bool) -> int:
             cause=state.detail or None,
             hint=f"dist-train logs -f {opened.short_name}",
         )
-    lines = opened.launcher.logs(opened.handle, opened.run_dir, 0, None, False)
+    try:
+        lines = list(opened.launcher.logs(opened.handle, opened.run_dir, 0, None, False))
+    except NotFoundError:  # no rank has started
+        lines = []
     return _report(opened.run, state.exit_code, lines, as_json)
 
 
@@ -141,13 +149,16 @@ def _report(run: RunDir, code: int | None, lines: Iterable[str], as_json: bool) 
     if facts is None:
         raise NotFoundError(
             f"there are no facts in the log of {short_name_of(run)}",
-            cause="it is no job of `dist-train doctor`",
+            cause="it has ended without a word of its ranks, or the log is not all there",
             hint="dist-train doctor",
         )
     findings = examine(facts)
     record = report_record(facts, findings)
-    run.doctor.mkdir(mode=0o700, exist_ok=True)
-    write_json_atomic(run.doctor / "report.json", record)
+    try:
+        run.doctor.mkdir(mode=0o700, exist_ok=True)
+        write_json_atomic(run.doctor / "report.json", record)
+    except OSError as error:  # a full disk, or another user's run; the findings are printed all the same
+        click.echo(f"[dist-train] report.json could not be written: {error}", err=True)
     if as_json:
         print_json({"run_dir": run.path, **record})
     else:

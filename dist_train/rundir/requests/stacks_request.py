@@ -6,10 +6,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dist_train.errors import UnavailableError
 from dist_train.rundir.directory import RunDir
 from dist_train.rundir.records import read_json, write_json_atomic
 
@@ -17,6 +19,8 @@ from dist_train.rundir.records import read_json, write_json_atomic
 # through a shared disk.
 BOUND_S = 30.0
 _POLL_S = 0.1
+_FOLDER = "stacks-"
+_REQUEST = "request.json"
 
 
 @dataclass(frozen=True)
@@ -57,22 +61,41 @@ def ask_and_wait(
                 found = [one for of_node in answers.values() for one in of_node]
                 return sorted(found, key=lambda one: one.rank)
             time.sleep(_POLL_S)
+            if not run.stacks_request.exists():  # another who had asked has removed it
+                run.stacks_request.touch(0o600)
     finally:
         remove_request(run, request)
 
 
 def ask_for_stacks(run: RunDir, ranks: Sequence[int] = ()) -> StacksRequest:
-    """Write a request, which node 0 finds."""
+    """Write a request, beside those of others, and touch the file on which node 0 has an eye."""
     request = StacksRequest(secrets.token_hex(6), tuple(ranks))
-    answers_folder(run, request.id).mkdir(mode=0o700)
-    write_json_atomic(run.stacks_request, asdict(request))
+    folder = answers_folder(run, request.id)
+    try:
+        folder.mkdir(mode=0o700)
+        write_json_atomic(folder / _REQUEST, asdict(request))
+        run.stacks_request.touch(0o600)
+    except PermissionError:  # another user's run: the command names its owner
+        remove_request(run, request)
+        raise
+    except OSError as error:
+        remove_request(run, request)
+        raise UnavailableError(
+            f"the run cannot be asked for stacks: {error.strerror}",
+            cause=f"the request is left in {run.control}, which has to be writable here",
+            hint=f"df -h {run.path}",
+        ) from error
     return request
 
 
-def read_request(run: RunDir) -> StacksRequest | None:
-    """The newest request; None where there is none."""
-    record = read_json(run.stacks_request)
-    return None if record is None else StacksRequest(str(record["id"]), tuple(record["ranks"]))
+def read_requests(run: RunDir) -> Iterator[StacksRequest]:
+    """All requests that are there; what cannot be one is passed over."""
+    for path in run.control.glob(f"{_FOLDER}*/{_REQUEST}"):
+        try:
+            record = read_json(path) or {}
+            yield StacksRequest(str(record["id"]), tuple(int(rank) for rank in record["ranks"]))
+        except (LookupError, TypeError, ValueError):
+            continue
 
 
 def write_answer(run: RunDir, request: str, node: int, host: str, found: Sequence[RankStacks]) -> None:
@@ -87,15 +110,16 @@ def read_answers(run: RunDir, request: str) -> dict[int, list[RankStacks]]:
 
 
 def remove_request(run: RunDir, request: StacksRequest) -> None:
-    """Remove the answers, and the request if no other has come since."""
+    """Remove it with its answers, and the common file if nobody else asks."""
     shutil.rmtree(answers_folder(run, request.id), ignore_errors=True)
-    if read_request(run) == request:
-        run.stacks_request.unlink(missing_ok=True)
+    with suppress(OSError):
+        if not any(run.control.glob(f"{_FOLDER}*")):
+            run.stacks_request.unlink(missing_ok=True)
 
 
 def answers_folder(run: RunDir, request: str) -> Path:
-    """Where the answers to a request are."""
-    return run.control / f"stacks-{request}"
+    """Where a request and the answers to it are."""
+    return run.control / f"{_FOLDER}{request}"
 
 
 def _answers(run: RunDir, request: str) -> Iterator[tuple[int, dict[str, Any]]]:

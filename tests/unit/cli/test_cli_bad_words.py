@@ -34,7 +34,7 @@ TABLE = [
     (["doctor", "--of", "nowhere"], 66, ["'nowhere'"]),
     (["doctor", "--of", "x", "--nodes", "2"], 2, ["--of x launches nothing", "--nodes 2"]),
     (["doctor", "train.py"], 2, ["doctor takes no target: 'train.py'"]),
-    (["doctor", "--detach"], 2, ["--detach"]),
+    (["doctor", "--detach"], 2, ["--detach", "dist-train doctor --help"]),
     (["doctor", "--nodes", "0"], 2, ["0 is too small"]),
     (["doctor", "--launcher", "slrm"], 2, ["'slrm'", "slurm"]),
     (["doctor", "--of", "x", "--of", "y"], 2, ["--of is given twice: x and y"]),

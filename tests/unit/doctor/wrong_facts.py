@@ -279,4 +279,20 @@ NETWORK_AND_SPEED: list[tuple[str, Facts, str, str, tuple[int, ...], list[str]]]
         (),
         ["node 1 has another torch", "2.12 (the doctor's own job ended with exit code 78", "one image"],
     ),
+    (
+        "a rank that was killed before node 0 had the facts",
+        cluster(end=JobEnd(code=137, message="killed by signal 9 (SIGKILL)", node=1)),
+        "error",
+        "job",
+        (1,),
+        ["killed by signal 9", "exit code 137"],
+    ),
+    (
+        "an agent that may open too few files, which no record says",
+        cluster(end=JobEnd(code=78)),
+        "error",
+        "job",
+        (),
+        ["exit code 78 (CONFIG)", "its own output says why"],
+    ),
 ]

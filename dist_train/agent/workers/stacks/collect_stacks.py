@@ -31,6 +31,7 @@ _STATES = {
     "t": "a debugger holds it",
     "D": "it waits in the kernel for a disk or a device",
 }
+_NOBODY = "it has not begun, has closed all its files, or is another program by now"
 _HELD = "C code holds its interpreter: by faulthandler"
 
 
@@ -63,7 +64,7 @@ class _AskedRank:
     def ask(self) -> None:
         """Ask the thread of it that answers, and no other: by default the signal would end the process."""
         if self._thread is None or not self._empty():
-            self._why = self._why or _state(self._pid) or "it has not begun, or is another program by now"
+            self._why = self._why or _state(self._pid) or _NOBODY
             return
         self._send(ASK)
 
