@@ -124,6 +124,8 @@ def outcomes_of(options: argparse.Namespace, folder: Path) -> list[Outcome]:
             parts += parts_of(name, marked, words, folder)
         if options.long == "proof":
             parts.append(spawned_ranks(words, folder))
+    # First, or they would wait for the longest group, and all others for them.
+    parts.sort(key=lambda part: not part.alone)
     at_once = AT_ONCE if options.long is None else LONG_AT_ONCE
     looks = [] if options.lint or not (everything or options.gpu) else [gpu_look()]
     done = run_parts([*parts, *looks], at_once)

@@ -18,6 +18,7 @@ def test_the_marker_is_used_in_every_file_of_its_folder_and_nowhere_else() -> No
     assert marked == set((ROOT / "tests" / "gpu").glob("test_*.py"))
 
 
+@pytest.mark.proof
 def test_make_test_gpu_says_that_there_is_no_gpu_and_fails() -> None:
     command = [sys.executable, ".ci/test.py", "--gpu"]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

@@ -160,6 +160,7 @@ def agent(run: RunDir, node: int, rdzv: str, join_s: float) -> tuple[int, str, f
     return done.returncode, done.stdout + done.stderr, time.monotonic() - began
 
 
+@pytest.mark.proof
 def test_a_listener_that_never_answers_is_named_and_bounded(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "silent")
     with socket.create_server(("127.0.0.1", 0)) as silent:

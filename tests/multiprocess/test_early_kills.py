@@ -61,7 +61,7 @@ def killed_after(folder: Path, node: int, seconds: float) -> None:
     assert nothing_left(finished.run_id)
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_that_dies_at_once_is_answered(tmp_path: Path, node: int) -> None:
     killed_after(tmp_path, node, 0.0)

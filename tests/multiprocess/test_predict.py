@@ -92,6 +92,7 @@ def wait_for(ready: Callable[[], bool], within_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.proof
 @pytest.mark.proves(
     "`predict` says what the model says, in order; a killed worker loses nothing",
     limits="CPU processes",

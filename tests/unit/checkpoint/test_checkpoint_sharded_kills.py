@@ -47,7 +47,7 @@ def killed_at(directory: Path, who: int, at: int, states: list[dict[str, str]], 
     return step
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize(("who", "at", "layout"), [(0, 9, FSDP), (1, 2, FSDP), (1, 2, CUT)])
 def test_a_kill_in_the_middle_leaves_the_checkpoint_before(
     tmp_path: Path, who: int, at: int, layout: Layout

@@ -70,6 +70,7 @@ def test_the_launcher_starts_an_agent_on_each_host(
     assert handle == JobHandle("ssh:contract-1")
 
 
+@pytest.mark.proof
 @pytest.mark.multiprocess
 def test_the_strategy_keeps_the_contract(plug_in: PlugIn) -> None:
     check_strategy(plug_in("strategy.md", "strategies", "ddp_float64", "STRATEGY"), worlds=(2,))

@@ -63,6 +63,7 @@ def test_activations_of_layers_that_are_cut_are_those_of_a_ranks_part() -> None:
     assert saved[0] - saved[1] == pytest.approx(2 * (saved[1] - saved[2]), rel=0.01)
 
 
+@pytest.mark.proof
 def test_the_fewest_ranks_that_fit() -> None:
     estimate = job()
     single = estimate.rows(1, 1)[0]
@@ -103,6 +104,7 @@ def test_gradients_are_whole_while_micro_batches_are_added_up() -> None:
     assert (one.micro_batch, four.micro_batch) == (8, 2)
 
 
+@pytest.mark.proof
 def test_offloaded_parts_are_not_on_the_device() -> None:
     here, there = (job(strategy={"name": "fsdp", "cpu_offload": off}).rows(1, 4)[0] for off in (False, True))
     rank = here.ranks[0]

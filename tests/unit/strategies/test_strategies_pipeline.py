@@ -49,7 +49,7 @@ def held_bytes(options: dict[str, Any]) -> tuple[int, int]:
         return sum(p.nbytes for p in local), sum(p.grad.nbytes for p in own if p.grad is not None)
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("options", [{}, {"stage": 2, "shard": 2}, {"stage": 2}])
 def test_parameters_of_each_rank_are_those_that_memory_says(options: dict[str, Any]) -> None:
     found = run_ranks(held_bytes, 4, args=(options,))

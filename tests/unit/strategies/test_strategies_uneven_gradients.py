@@ -143,7 +143,7 @@ def _ran(world_size: int, strategy: str = "ddp") -> list[Any]:
     "A loop over uneven batches has one process's gradients, or is refused with the exact form",
     limits="W = 2, 3; float64, 1e-9; the loops of tests/unit/strategies/uneven_loops.py",
 )
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.proof), 3])
 @pytest.mark.parametrize("pattern", EXACT)
 def test_a_loop_has_the_gradients_of_one_process(pattern: str, world_size: int) -> None:
     ((alone, _),) = _ran(1)
@@ -155,7 +155,7 @@ def test_a_loop_has_the_gradients_of_one_process(pattern: str, world_size: int) 
     "A loop over uneven batches has one process's gradients where each parameter is spread over ranks (fsdp)",
     limits="W = 2, 3; float64, 1e-9; without gradients of gradients, which torch's fully_shard has not",
 )
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.proof), 3])
 @pytest.mark.parametrize("pattern", SHARDED)
 def test_a_loop_over_a_sharded_model_has_the_gradients_of_one_process(pattern: str, world_size: int) -> None:
     ((alone, _),) = _ran(1)

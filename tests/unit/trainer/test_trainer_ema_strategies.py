@@ -59,7 +59,7 @@ def test_the_averages_are_those_of_one_process(
         compare(found, alone)
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("first", "then"), [((2, "ddp"), (3, "fsdp")), ((2, "fsdp"), (3, "fsdp")), ((4, HSDP), (2, "ddp"))]

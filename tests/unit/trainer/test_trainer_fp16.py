@@ -51,7 +51,7 @@ def test_overflows_leave_steps_out_and_the_loss_falls_as_in_fp32(
     assert full["losses"][-1] < full["losses"][0] / 2
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("ranks", "strategy"), [(1, "strategy=ddp"), (2, "strategy=ddp"), (2, HSDP)])
 def test_a_restart_goes_on_with_the_scale_and_ends_with_the_same_bits(

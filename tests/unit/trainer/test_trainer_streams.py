@@ -92,7 +92,7 @@ def losses(folder: Path, name: str) -> list[float]:
     return [record["loss"] for record in read_metrics(RunDir(folder / name).metrics)]
 
 
-@pytest.mark.first_cases(1)
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["shards", "Rows"])
 def test_two_ranks_killed_and_resumed_as_three_train_as_one_process(folder: Path, kind: str) -> None:
     run_ranks(_train, 1, args=(str(folder), str(folder / "one"), kind))
