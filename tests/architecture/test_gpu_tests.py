@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from source_tree import ROOT
 
 MARKER = re.compile(r"^(\s*@|pytestmark = \[?)pytest\.mark\.gpu\b", re.MULTILINE)
