@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Finished, begin, nothing_left, wait_for
+from run_processes import agents, ranks
 
 from dist_train.agent import timeouts
-from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
-from dist_train.rundir.records import read_json
 
 pytestmark = pytest.mark.multiprocess
 # The first attempt lasts until something is killed, the next ones for a while.
@@ -44,28 +43,14 @@ class LiveRun:
     def text(self) -> str:
         return self._out.read_text()
 
-    def processes(self, name: bytes) -> dict[int, int]:
-        """The pids of ranks (`RANK`), or of agents (`DIST_TRAIN_NODE_RANK`), by that number."""
-        run_id = ((read_json(self.run.job) or {}).get("spec") or {}).get("run_id")
-        found = {}
-        for pid in find_processes(run_id) if run_id else []:
-            try:
-                words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            environ = dict(word.split(b"=", 1) for word in words if b"=" in word)
-            if name in environ and (name == b"RANK" or b"RANK" not in environ):
-                found[int(environ[name])] = pid
-        return found
-
     def rank(self, number: int) -> int | None:
-        return self.processes(b"RANK").get(number)
+        return ranks(self.run).get(number)
 
     def agent(self, node: int) -> int | None:
-        return self.processes(b"DIST_TRAIN_NODE_RANK").get(node)
+        return agents(self.run).get(node)
 
     def ranks_work(self) -> bool:
-        return len(self.processes(b"RANK")) == 4
+        return len(ranks(self.run)) == 4
 
     def events(self, kind: str) -> int:
         return len(Finished(None, self.run).events(kind))  # type: ignore[arg-type]

@@ -10,31 +10,15 @@ from pathlib import Path
 
 import pytest
 from conftest import Finished, begin, nothing_left, wait_for
+from run_processes import agents
 
-from dist_train.jobs.orphans import find_processes
 from dist_train.rundir import RunDir
-from dist_train.rundir.records import read_json
 
 pytestmark = pytest.mark.multiprocess
 SCRIPT = "import time\ntime.sleep({seconds})\nprint('done')\n"
 # A start under load, the bound within which a lost agent is answered, another start, the script.
 WITHIN_S = 75
 SEED = 12
-
-
-def agents(run: RunDir) -> dict[int, int]:
-    """The living agents' pids by node: processes of the run without a RANK."""
-    run_id = ((read_json(run.job) or {}).get("spec") or {}).get("run_id")
-    found = {}
-    for pid in find_processes(run_id) if run_id else []:
-        try:
-            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        environ = dict(word.split(b"=", 1) for word in words if b"=" in word)
-        if b"RANK" not in environ and b"DIST_TRAIN_NODE_RANK" in environ:
-            found[int(environ[b"DIST_TRAIN_NODE_RANK"])] = pid
-    return found
 
 
 def killed_after(folder: Path, node: int, seconds: float) -> None:
