@@ -49,6 +49,9 @@ FIRST = [
         "dcp.save({'model': torch.nn.Linear(2, 2).state_dict()}, checkpoint_id='dcp', no_dist=True)\"",
     ),
     (r"predict model\.safetensors", "dist-train checkpoint export digits-1 --out model.safetensors"),
+    (r"(compare|diff) digits-1 ", "cp -r runs/digits-1 runs/digits-2"),
+    (r"notify ", "notify() { true; }"),
+    (r"doctor --of ", "dist-train doctor"),
 ]
 # Not run: a pattern of the command, and why.
 NOT_RUN = [
@@ -56,8 +59,13 @@ NOT_RUN = [
     (r"^pip install ", "asks a package index"),
     (r"\| source( |$)", "fish's; tests/unit/cli/test_cli_completion.py runs it there"),
 ]
-# Needs GPUs: only parsed, nothing is started.
-ONLY_PARSED = [r"--gpus \d", r"--device cuda", r"--gpus auto"]
+# Needs GPUs; a run that goes on; a job on a cluster; a bucket: only parsed, nothing is started.
+ONLY_PARSED = [
+    *(r"--gpus \d", r"--device cuda", r"--gpus auto"),
+    r"^dist-train stacks",
+    r"^dist-train doctor .*--launcher",
+    r"^dist-train checkpoint copy .*s3://",
+]
 # Needs a cluster: planned with --dry-run.
 CLUSTER = r"--launcher (slurm|kubernetes)"
 # Needs a terminal: gets one.
@@ -208,7 +216,7 @@ def run_command(one: Written, installed: Installed, folder: Path, place: Path) -
 @pytest.mark.proves(
     "Every command of README, of docs/start and of each `--help` runs from the installed wheel, with an "
     "empty HOME, elsewhere",
-    limits="those for a cluster with `--dry-run`, those for GPUs parsed",
+    limits="those for a cluster with `--dry-run`; those for GPUs, a bucket, a run that goes on only parsed",
 )
 @pytest.mark.proof
 @pytest.mark.timeout(1200)  # the first waits for all of them
@@ -234,7 +242,7 @@ def test_bare_launch_in_an_empty_folder(installed: Installed, tmp_path: Path) ->
     assert list(newcomer.home.iterdir()) == []
 
 
-def test_commands_that_need_gpus_are_parsed() -> None:
+def test_commands_that_need_what_is_not_here_are_parsed() -> None:
     for one in PARSED:  # no parametrization: an empty one would be a skipped test
         command = as_it_runs_here(one.command).partition("  #")[0]
         for part in re.split(r"&&|;", command):
