@@ -34,7 +34,7 @@ _MOST_POINTS = 200
     context_settings=SPELLINGS,
     epilog=examples(
         "dist-train compare digits-1 digits-2",
-        "dist-train compare digits-1 digits-2 @last --json",
+        "dist-train compare digits-1 @last --json",
     ),
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", shell_complete=complete_runs)
