@@ -89,13 +89,7 @@ def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
     if verb == "quarantined":
         yield from ({"name": name.rpartition("/")[2]} for name in open_storage(location).quarantined())
         return
-    storage, name = open_checkpoint(location)
-    single = is_checkpoint(storage, name)
-    if not single:
-        storage = open_storage(location)
-    found = [name] if single else list(step_names(storage).values())
-    if not found:
-        raise NotFoundError(f"there is no checkpoint in {location}")
+    storage, found = _committed(location)
     if verb == "list":
         yield from (_listed(storage, entry) for entry in list_checkpoints(storage))
     elif verb == "verify":
@@ -104,14 +98,20 @@ def _records(verb: str, location: str) -> Iterator[dict[str, Any]]:
         yield _shown(storage, found[-1])
 
 
-def _copies(location: str, target: str) -> Iterator[dict[str, Any]]:
+def _committed(location: str) -> tuple[CheckpointStorage, list[str]]:
+    """The names there: the one that is meant, or all of a folder."""
     storage, name = open_checkpoint(location)
-    single = is_checkpoint(storage, name)
-    if not single:
-        storage = open_storage(location)
-    found = [name] if single else list(step_names(storage).values())
+    if is_checkpoint(storage, name):
+        return storage, [name]
+    storage = open_storage(location)
+    found = list(step_names(storage).values())
     if not found:
         raise NotFoundError(f"there is no checkpoint in {location}")
+    return storage, found
+
+
+def _copies(location: str, target: str) -> Iterator[dict[str, Any]]:
+    storage, found = _committed(location)
     for one in found:
         copied = copy_checkpoint(storage, one, open_storage(target))
         yield {

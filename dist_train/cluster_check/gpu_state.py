@@ -42,7 +42,7 @@ def driver_versions() -> dict[str, str]:
             "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
             "CUDA of the driver": f"{newest // 1000}.{newest % 1000 // 10}",
         }
-    except Exception:
+    except Exception:  # a driver too old for the query: what is not known is left out
         return {}
     finally:
         pynvml.nvmlShutdown()
@@ -144,7 +144,7 @@ def _ask(query: Callable[[], T]) -> T | None:
     """The answer; None where the card or the driver does not support the query."""
     try:
         return query()
-    except Exception:
+    except Exception:  # NVMLError, or a struct that this pynvml and driver do not share
         return None
 
 

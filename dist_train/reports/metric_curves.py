@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from dist_train.reports.curve import Curve
 from dist_train.rundir import metric_text
-from dist_train.rundir.records import parse_line
+from dist_train.rundir.records import parse_line, raw_lines
 
 # Names of curves; a script that logs a name per layer has more.
 MOST_NAMES = 60
@@ -117,11 +117,11 @@ def read_curves(path: Path, began: float | None = None) -> MetricCurves:
         OSError: the file is there and cannot be read.
     """
     found = MetricCurves(began=began)
-    for line, is_whole in _lines(path):
+    for line in raw_lines(path):
         record = parse_line(line)
         if record is not None:
             found.add(record)
-        elif not is_whole:
+        elif not line.endswith(b"\n"):
             found.torn = True
         elif line.strip():
             found.unreadable += 1
@@ -132,17 +132,6 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, float]:
     """Loss, metrics and what a script logged, of one record."""
     found = {name: _number(value) for name, value in metric_text.measured(record).items()}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether it has its end."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            yield line, line.endswith(b"\n")
 
 
 def _number(value: Any) -> float | None:

@@ -66,14 +66,19 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Read every JSON object of a file of lines; torn lines are skipped."""
+    for line in raw_lines(path):
+        if (record := parse_line(line)) is not None:
+            yield record
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Read every line as it is, a torn one without its end; none where there is no file."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for line in file:
-            if (record := parse_line(line)) is not None:
-                yield record
+        yield from file
 
 
 class FileTail:

@@ -170,9 +170,20 @@ def _rows(launcher: str) -> Mapping[str, OptionRow]:
 
 
 class LaunchCommand(Verb):
-    """Groups its options in --help, and takes both `-` and `_` spellings."""
+    """Groups its options in --help, and takes both `-` and `_` spellings.
+
+    Its words are parsed by cli/launch/arguments.py: click's parsing ends where a script's arguments begin.
+    """
 
     groups: list[OptionGroup]
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Keep all words, for `invoke` to parse."""
+        context = click.Context(self, info_name=info_name, parent=parent, **extra)
+        context.args = list(args)
+        return context
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One section per group."""

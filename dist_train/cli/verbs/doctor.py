@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -41,13 +41,6 @@ _EXAMPLES = examples(
 
 class _Doctor(LaunchCommand):
     """Parses as `launch` does, whose options it has; there is no target."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        context = click.Context(self, info_name=info_name, parent=parent, **extra)
-        context.args = list(args)
-        return context
 
     def invoke(self, ctx: click.Context) -> int:
         if asks_for_help(self, ctx.args):

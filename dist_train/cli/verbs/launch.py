@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,13 +30,6 @@ _EXAMPLES = examples(
 
 class _Launch(LaunchCommand):
     """Parses with cli/launch/arguments.py: click's parsing ends where the script's arguments begin."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        context = click.Context(self, info_name=info_name, parent=parent, **extra)
-        context.args = list(args)
-        return context
 
     def invoke(self, ctx: click.Context) -> int:
         if asks_for_help(self, ctx.args):
