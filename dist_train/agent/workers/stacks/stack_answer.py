@@ -92,7 +92,7 @@ def _answer(file: int) -> None:
             text = f"{type(error).__name__}: {error}\n"
         try:
             os.write(file, text.encode(errors="replace") + END)
-        except OSError:
+        except OSError:  # a full disk: the agent names the rank as one that gave no answer
             pass
 
 
