@@ -118,7 +118,8 @@ def test_a_script_that_pins_runs_without_a_gpu_too() -> None:
 
     check(file.ours)
     if not torch.cuda.is_available():
-        trapped(lambda: check(file.tutorial), "accelerator")
+        # Of a CPU build, and of a CUDA build on a machine without a driver.
+        trapped(lambda: check(file.tutorial), "accelerator|no NVIDIA driver")
 
 
 def test_the_whole_batch_moves() -> None:
